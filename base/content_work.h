@@ -8,6 +8,7 @@
 #ifndef MEMTIDE_BASE_CONTENT_WORK_H_
 #define MEMTIDE_BASE_CONTENT_WORK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,16 @@ struct ContentResult {
 // in the list.
 ContentResult Run(const ContentWork& work, absl::Span<char* const> chunks, Bytes size,
                   const HashSecret& secret);
+
+// What has been done of a work.
+struct ContentProgress {
+  ContentResult result;
+  size_t copies = 0;
+};
+// Does the next of what is left: one chunk is hashed, compared or copied. True: the work is done.
+// REQUIRES: as Run().
+bool RunNext(const ContentWork& work, absl::Span<char* const> chunks, Bytes size,
+             const HashSecret& secret, ContentProgress* progress);
 
 }  // namespace memtide
 

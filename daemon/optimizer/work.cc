@@ -1,7 +1,9 @@
 #include "daemon/optimizer/work.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -115,6 +117,68 @@ absl::Status CheckPiece(const Work& work, const Piece& piece, const Chunks& chun
   return absl::OkStatus();
 }
 
+uint64_t BytesWrittenPerElement(const Work& work, const Piece& piece) {
+  uint64_t bytes = BytesPerElement(work.parameter_format);
+  if (piece.new_rounded.has_value()) bytes += BytesPerElement(work.rounded_format);
+  return bytes + StatesOf(work.rule) * BytesPerElement(work.state_format);
+}
+
+// How much is written to each chunk.
+class ChunkFill {
+ public:
+  explicit ChunkFill(const Chunks& chunks) : chunks_(chunks), written_(chunks.count) {}
+
+  // REQUIRES: the span lies in its chunk. So the sum, which is at most twice that, cannot overflow.
+  absl::Status Add(const Place& place, uint64_t bytes) {
+    uint64_t& written = written_[place.chunk];
+    written += bytes;
+    if (written <= chunks_.bytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk number ", place.chunk, ": ", written, " bytes or more are written to ",
+                     "it, which holds ", chunks_.bytes, "; write each byte once"));
+  }
+  absl::Status Add(const Work& work, const Piece& piece) {
+    MEMTIDE_RETURN_IF_ERROR(
+        Add(piece.new_parameter, piece.elements * BytesPerElement(work.parameter_format)));
+    if (piece.new_rounded.has_value()) {
+      MEMTIDE_RETURN_IF_ERROR(
+          Add(*piece.new_rounded, piece.elements * BytesPerElement(work.rounded_format)));
+    }
+    for (const absl::optional<Place>& state : piece.new_states) {
+      if (!state.has_value()) continue;
+      MEMTIDE_RETURN_IF_ERROR(Add(*state, piece.elements * BytesPerElement(work.state_format)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Chunks chunks_;
+  std::vector<uint64_t> written_;  // By chunk.
+};
+
+// A piece is divided at multiples of this number of elements, which is one of the kernels' tiles.
+constexpr uint64_t kGroup = 4096;
+
+// `elements` of the piece from `first` on.
+Piece PartOf(const Work& work, const Piece& piece, uint64_t first, uint64_t elements) {
+  Piece part = piece;
+  part.elements = elements;
+  part.first_element += first;
+  part.gradient.offset += first * BytesPerElement(work.gradient_format);
+  for (Place* place : {&part.parameter, &part.new_parameter}) {
+    place->offset += first * BytesPerElement(work.parameter_format);
+  }
+  if (part.new_rounded.has_value()) {
+    part.new_rounded->offset += first * BytesPerElement(work.rounded_format);
+  }
+  for (auto* states : {&part.states, &part.new_states}) {
+    for (absl::optional<Place>& state : *states) {
+      if (state.has_value()) state->offset += first * BytesPerElement(work.state_format);
+    }
+  }
+  return part;
+}
+
 // Addresses of the chunks of one piece.
 struct Spans {
   const Work& work;
@@ -188,29 +252,68 @@ absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_
         "rounding_seed is set and parameters are FLOAT32; stochastic rounding needs BFLOAT16");
   }
   const Chunks known = {reads, chunks, chunk_bytes};
+  ChunkFill fill(known);
   for (const Piece& piece : work.pieces) {
     MEMTIDE_RETURN_IF_ERROR(CheckPiece(work, piece, known));
+    MEMTIDE_RETURN_IF_ERROR(fill.Add(work, piece));
   }
   for (const Copy& copy : work.copies) {
     MEMTIDE_RETURN_IF_ERROR(CheckSpan("from", copy.from, copy.bytes, 1, Role::kRead, known));
     MEMTIDE_RETURN_IF_ERROR(CheckSpan("to", copy.to, copy.bytes, 1, Role::kWritten, known));
+    MEMTIDE_RETURN_IF_ERROR(fill.Add(copy.to, copy.bytes));
   }
   return absl::OkStatus();
 }
 
-// No piece reads what another one writes, because CheckSpan() keeps read and written chunks apart.
-uint64_t Run(const Work& work, absl::Span<char* const> chunks) {
-  uint64_t non_finite = 0;
-  for (const Copy& copy : work.copies) {
-    std::memcpy(chunks[copy.to.chunk] + copy.to.offset, chunks[copy.from.chunk] + copy.from.offset,
-                copy.bytes);
-  }
+uint64_t BytesWritten(const Work& work) {
+  uint64_t bytes = 0;
+  for (const Copy& copy : work.copies) bytes += copy.bytes;
   for (const Piece& piece : work.pieces) {
-    const Spans spans = {work, piece, chunks};
-    if (work.counts_non_finite) non_finite += CountNonFinite(spans.common().gradient);
-    std::visit([&spans](const auto& options) { Step(options, spans); }, work.rule);
+    bytes += piece.elements * BytesWrittenPerElement(work, piece);
   }
-  return non_finite;
+  return bytes;
+}
+
+// No piece reads what another one writes, because CheckSpan() keeps read and written chunks apart.
+bool RunSome(const Work& work, absl::Span<char* const> chunks, uint64_t most_bytes,
+             Progress* progress) {
+  const auto advance = [progress](size_t* done, uint64_t step, uint64_t size) {
+    progress->begun += step;
+    if (progress->begun < size) return;
+    ++*done;
+    progress->begun = 0;
+  };
+  uint64_t left = most_bytes;
+  while (left > 0 && progress->copies < work.copies.size()) {
+    const Copy& copy = work.copies[progress->copies];
+    const uint64_t bytes = std::min(left, copy.bytes - progress->begun);
+    std::memcpy(chunks[copy.to.chunk] + copy.to.offset + progress->begun,
+                chunks[copy.from.chunk] + copy.from.offset + progress->begun, bytes);
+    left -= bytes;
+    advance(&progress->copies, bytes, copy.bytes);
+  }
+  while (left > 0 && progress->pieces < work.pieces.size()) {
+    const Piece& whole = work.pieces[progress->pieces];
+    const uint64_t width = BytesWrittenPerElement(work, whole);
+    const uint64_t most = std::max(kGroup, left / width / kGroup * kGroup);
+    const Piece piece =
+        PartOf(work, whole, progress->begun, std::min(most, whole.elements - progress->begun));
+    const Spans spans = {work, piece, chunks};
+    if (work.counts_non_finite) {
+      progress->non_finite_gradients += CountNonFinite(spans.common().gradient);
+    }
+    std::visit([&spans](const auto& options) { Step(options, spans); }, work.rule);
+    left -= std::min(left, piece.elements * width);
+    advance(&progress->pieces, piece.elements, whole.elements);
+  }
+  return progress->copies == work.copies.size() && progress->pieces == work.pieces.size();
+}
+
+uint64_t Run(const Work& work, absl::Span<char* const> chunks) {
+  Progress progress;
+  while (!RunSome(work, chunks, std::numeric_limits<uint64_t>::max(), &progress)) {
+  }
+  return progress.non_finite_gradients;
 }
 
 }  // namespace memtide::optimizer

@@ -74,13 +74,28 @@ size_t StatesOf(const Rule& rule);
 
 // INVALID_ARGUMENT, naming what is wrong and what is allowed: options that the rule's own Validate
 // refuses, spans outside of a chunk of `chunk_bytes`, not aligned or overlapping, a chunk read that
-// is to be written or the other way round, too few or too many states.
+// is to be written or the other way round, too few or too many states, more bytes written to a
+// chunk than it holds. So the chunks that a valid work writes bound how long it runs.
 absl::Status Validate(const Work& work, uint32_t reads, uint32_t chunks, uint64_t chunk_bytes);
 
 // Runs the work; `chunks` are the addresses of the list's chunks. Returns the number of infinite or
 // NaN gradient elements, if that is to be counted (which costs another pass). REQUIRES: the work is
 // valid.
 uint64_t Run(const Work& work, absl::Span<char* const> chunks);
+
+// How much of a work has been run.
+struct Progress {
+  size_t copies = 0, pieces = 0;
+  uint64_t begun = 0;  // Bytes of the next copy, or elements of the next piece.
+  uint64_t non_finite_gradients = 0;
+};
+// Runs the work on from there until about `most_bytes` more have been written, at least one group
+// of elements. True: the work is done. Where it is divided changes no bit of the result. REQUIRES:
+// as Run().
+bool RunSome(const Work& work, absl::Span<char* const> chunks, uint64_t most_bytes,
+             Progress* progress);
+// The bytes that the work writes. REQUIRES: the work is valid.
+uint64_t BytesWritten(const Work& work);
 
 }  // namespace memtide::optimizer
 

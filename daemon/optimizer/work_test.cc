@@ -111,6 +111,18 @@ TEST(WorkTest, IsRefusedWithWhatIsWrongAndWhatIsAllowed) {
        [](Work* w, Piece*) {
          w->copies = {{{0, 0}, {4, kChunkBytes - 1}, 2}};
        }},
+      {"chunk number 5: 4128 bytes or more are written to it, which holds 4096; write each byte "
+       "once",
+       [](Work* w, Piece*) {
+         w->copies = {{{0, 0}, {5, 0}, kChunkBytes}};
+       }},
+      {"chunk number 4: 4128 bytes or more are written",
+       [](Work* w, Piece* p) { w->pieces.assign(kChunkBytes / (4 * kElements) + 1, *p); }},
+      {"chunk number 6: 6144 bytes or more are written",
+       [](Work* w, Piece*) {
+         w->pieces.clear();
+         w->copies.assign(8192, {{0, 0}, {6, 1024}, 2048});
+       }},
   };
   for (const Refusal& refusal : refusals) {
     Work work = AdamPart();
@@ -242,6 +254,40 @@ TEST(WorkTest, StochasticRoundingDependsOnTheElementsNumber) {
   }
   halves.Run(work);
   EXPECT_EQ(whole.chunks, halves.chunks) << "in two parts, the same bits";
+}
+
+TEST(WorkTest, IsDividedAnywhereWithTheSameResult) {
+  constexpr size_t kMany = 3 * 4096 + 5, kSize = 4 * kMany + 64;
+  std::vector<std::vector<char>> first(kChunks, std::vector<char>(kSize));
+  for (uint32_t i = 0; i < kReads; ++i) {
+    for (size_t n = 0; n < kSize / sizeof(float); ++n) {
+      const float value = 1.0f + static_cast<float>(i) + static_cast<float>(n) / 1024;
+      std::memcpy(first[i].data() + n * sizeof(float), &value, sizeof(float));
+    }
+  }
+  Work work = AdamPart();
+  work.counts_non_finite = true;
+  const float infinite = std::numeric_limits<float>::infinity();
+  for (const size_t at : {size_t{0}, 2 * kMany, 4 * kMany - 4}) {
+    std::memcpy(first[0].data() + at / 4 * 4, &infinite, sizeof(infinite));
+  }
+  work.pieces[0].elements = kMany;
+  work.copies = {{{0, 0}, {4, 1}, 61}, {{1, 0}, {4, 62}, 0}};
+  ASSERT_TRUE(Validate(work, kReads, kChunks, kSize).ok());
+  EXPECT_EQ(BytesWritten(work), 61 + 12 * kMany);
+  const auto addresses = [](std::vector<std::vector<char>>* chunks) {
+    std::vector<char*> spans;
+    for (std::vector<char>& chunk : *chunks) spans.push_back(chunk.data());
+    return spans;
+  };
+  std::vector<std::vector<char>> whole = first, divided = first;
+  EXPECT_EQ(optimizer::Run(work, addresses(&whole)), 3u);
+  Progress progress;
+  size_t calls = 1;
+  while (!RunSome(work, addresses(&divided), 10, &progress)) ++calls;
+  EXPECT_EQ(calls, 7u + 3u) << "ten bytes of the copy at a time, and then a group of elements";
+  EXPECT_EQ(progress.non_finite_gradients, 3u);
+  EXPECT_EQ(whole, divided);
 }
 
 TEST(WorkTest, CountsGradientsThatAreNotFiniteWhereThatIsWanted) {
