@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -149,15 +150,15 @@ absl::Status Map(Bytes size, HugePages pages, Parts* parts) {
   return absl::OkStatus();
 }
 
-// Maps parts->fd and populates all of its pages.
-absl::Status MapAll(Bytes size, HugePages pages, absl::optional<int> node, Parts* parts) {
+// Maps parts->fd. Its pages are populated on that node.
+absl::Status MapOn(Bytes size, HugePages pages, absl::optional<int> node, Parts* parts) {
   MEMTIDE_RETURN_IF_ERROR(Map(size, pages, parts));
   // The policy belongs to the file, so it also holds for pages that clients populate.
   if (node) PreferNode(parts->data, size, *node).IgnoreError();
-  const int error = PopulateWrite(parts->data, parts->size);
-  return error == 0 ? absl::OkStatus() : Failed("populating", size, error);
+  return absl::OkStatus();
 }
 
+// Makes a file and maps it, without pages.
 absl::Status Make(const std::string& name, Bytes size, HugePages pages, absl::optional<int> node,
                   Parts* parts) {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -173,7 +174,7 @@ absl::Status Make(const std::string& name, Bytes size, HugePages pages, absl::op
   if (fcntl(parts->fd, F_ADD_SEALS, kSeals) != 0) {
     return Failed("sealing", size, errno);
   }
-  return MapAll(size, pages, node, parts);
+  return MapOn(size, pages, node, parts);
 }
 
 // Checks that parts->fd is memory that Create made, and returns its pages.
@@ -196,28 +197,76 @@ absl::StatusOr<HugePages> Inspect(Bytes size, const Parts& parts) {
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, Bytes size,
                                                   absl::optional<int> node) {
+  Maker maker(name, size, node);
+  while (!maker.Populate(size)) {
+  }
+  return maker.Take();
+}
+
+SharedMemory::Maker::Maker(std::string name, Bytes size, absl::optional<int> node)
+    : name_(std::move(name)), size_(size), node_(node) {
   MEMTIDE_CHECK(!size.IsZero() && size.IsMultipleOf(kHugePage)) << size;
-  if (FreeHugetlbPages() >= size / kHugePage) {
+}
+
+absl::Status SharedMemory::Maker::Begin() {
+  populated_ = Bytes();
+  if (may_be_hugetlb_ && FreeHugetlbPages() >= size_ / kHugePage) {
     Parts parts;
-    // Another process may take the pages first, or a cgroup may refuse them: then use other pages.
-    if (Make(name, size, HugePages::kHugetlb, node, &parts).ok()) {
-      return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size,
-                          HugePages::kHugetlb);
+    // Another process may take the pages first: then use other pages.
+    if (Make(name_, size_, HugePages::kHugetlb, node_, &parts).ok()) {
+      memory_ = SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size_,
+                             HugePages::kHugetlb);
+      return absl::OkStatus();
     }
   }
+  if (size_ > GetAvailableMemory().bytes) return Exhausted("does not fit", size_);
   const HugePages pages = ShmemIsHuge() ? HugePages::kTransparent : HugePages::kNone;
-  // Populating more than is available does not fail: the kernel kills a process instead.
-  if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);
   Parts parts;
-  MEMTIDE_RETURN_IF_ERROR(Make(name, size, pages, node, &parts));
-  return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
+  MEMTIDE_RETURN_IF_ERROR(Make(name_, size_, pages, node_, &parts));
+  memory_ =
+      SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size_, pages);
+  return absl::OkStatus();
+}
+
+bool SharedMemory::Maker::Populate(Bytes most) {
+  if (!memory_.has_value()) status_ = Begin();
+  if (!status_.ok()) return true;
+  const bool is_hugetlb = memory_->huge_pages() == HugePages::kHugetlb;
+  const Bytes left = size_ - populated_;
+  // Populating more than is available does not fail: the kernel kills a process instead. Others may
+  // have taken memory since the last piece.
+  if (!is_hugetlb && left > GetAvailableMemory().bytes) {
+    status_ = Exhausted("does not fit", size_);
+    return true;
+  }
+  const Bytes piece = std::min(most, left);
+  const int error = PopulateWrite(memory_->data() + populated_.count(), piece.count());
+  if (error == 0) {
+    populated_ += piece;
+    return populated_ == size_;
+  }
+  if (!is_hugetlb) {
+    status_ = Failed("populating", size_, error);
+    return true;
+  }
+  // A cgroup refuses the pages that the machine has: the next call begins with other pages.
+  may_be_hugetlb_ = false;
+  memory_.reset();
+  return false;
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::Maker::Take() {
+  if (!status_.ok()) return status_;
+  return *std::move(memory_);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Adopt(int fd, Bytes size, absl::optional<int> node) {
   Parts parts;
   parts.fd = fd;
   MEMTIDE_ASSIGN_OR_RETURN(const HugePages pages, Inspect(size, parts));
-  MEMTIDE_RETURN_IF_ERROR(MapAll(size, pages, node, &parts));
+  MEMTIDE_RETURN_IF_ERROR(MapOn(size, pages, node, &parts));
+  const int error = PopulateWrite(parts.data, parts.size);
+  if (error != 0) return Failed("populating", size, error);
   return SharedMemory(std::exchange(parts.fd, -1), std::exchange(parts.data, nullptr), size, pages);
 }
 

@@ -13,6 +13,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/bytes.h"
@@ -30,6 +31,8 @@ class SharedMemory {
   // REQUIRES: size is a multiple of 2 MiB and not zero.
   static absl::StatusOr<SharedMemory> Create(const std::string& name, Bytes size,
                                              absl::optional<int> node = absl::nullopt);
+  // Does what Create does in pieces, for a thread that others wait for.
+  class Maker;
 
   // Maps memory that another process made with Create, with its content. Takes ownership of `fd`,
   // even on an error. Pages that are there stay where they are. DATA_LOSS: `fd` is not such memory
@@ -68,6 +71,34 @@ class SharedMemory {
   char* data_ = nullptr;
   Bytes size_;
   HugePages huge_pages_ = HugePages::kNone;
+};
+
+// Makes SharedMemory piece by piece. Move-only; what it has made by then goes with it.
+//
+//   SharedMemory::Maker maker("name", size);
+//   while (!maker.Populate(MiB(64))) {}
+//   absl::StatusOr<SharedMemory> memory = maker.Take();
+class SharedMemory::Maker {
+ public:
+  // As for Create.
+  Maker(std::string name, Bytes size, absl::optional<int> node = absl::nullopt);
+
+  // Populates at most `most` bytes more. True: the memory is made, or cannot be. No more is
+  // populated than is available, even if others take memory between two pieces.
+  bool Populate(Bytes most);
+  // The memory, or why there is none. REQUIRES: Populate() has returned true.
+  absl::StatusOr<SharedMemory> Take();
+
+ private:
+  // Makes the file and its mapping, without pages.
+  absl::Status Begin();
+
+  std::string name_;
+  Bytes size_, populated_;
+  absl::optional<int> node_;
+  bool may_be_hugetlb_ = true;
+  absl::optional<SharedMemory> memory_;
+  absl::Status status_;
 };
 
 // Returns the pages that Create would get now. *advice is what an operator can do about pages of 4

@@ -68,6 +68,25 @@ TEST(SharedMemoryTest, ARangeThatIsEmptiedGoesAndComesBackAsZeros) {
                           [](char c) { return c == 0; }));
 }
 
+TEST(SharedMemoryTest, ItIsMadeInPieces) {
+  SharedMemory::Maker maker("test", MiB(6));
+  EXPECT_FALSE(maker.Populate(MiB(2)));
+  EXPECT_FALSE(maker.Populate(MiB(2)));
+  EXPECT_TRUE(maker.Populate(MiB(4)));
+  const absl::StatusOr<SharedMemory> memory = maker.Take();
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->size(), MiB(6));
+  EXPECT_EQ(ResidentPages(*memory), static_cast<int>(MiB(6).count() / getpagesize()));
+}
+
+TEST(SharedMemoryTest, WhatCannotFitIsNotBegun) {
+  const int before = OpenDescriptors();
+  SharedMemory::Maker maker("test", GiB(uint64_t{1} << 20));
+  EXPECT_TRUE(maker.Populate(MiB(2)));
+  EXPECT_EQ(maker.Take().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
 TEST(SharedMemoryTest, EmptiedWholeItHasNoPagesForOtherHoldersEither) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::Create("test", MiB(4));
   ASSERT_TRUE(memory.ok()) << memory.status();

@@ -45,7 +45,8 @@ size_t HostNodeNear(const Device& device, const std::vector<NumaPlacement>& plac
 }
 
 HostNode::HostNode(const NumaPlacement& placement, size_t placements)
-    : steps("memtide-steps", {StepThreads(placement, placements), kStepNice, placement.cpus}),
+    : steps("memtide-steps", {StepThreads(placement, placements), kStepNice, placement.cpus,
+                              /*drops_rest=*/true}),
       zeroes("memtide-zeroes", {1, 0, placement.cpus}) {}
 
 }  // namespace memtide

@@ -25,6 +25,8 @@ struct HostNode {
   // `placements`: how many HostNodes there are, which share the cores of the machine.
   HostNode(const NumaPlacement& placement, size_t placements);
 
+  // A step that the daemon's end drops is as if the daemon had been killed: nothing reads its
+  // output.
   WorkQueue steps, zeroes;
 };
 

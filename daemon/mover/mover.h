@@ -5,18 +5,21 @@
 // another. Disk transfers go straight to the Disk, which bounds what is in flight. The threads of
 // the direction into a device also zero its slots; those of the host have a thread of their own.
 // The engine bounds the queues: there is at most one transfer per slot. Making and dropping memory
-// is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its own. Steps run on half
+// is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its own, and so have
+// stores, because a file system may hang, and what waits for the service manager. Steps run on half
 // of the cores at a lower priority, because the training processes need the others. Checks of
-// copies have a thread for each device at that priority, too, and one buffer of 8 MiB at most. On a
-// machine with several NUMA nodes, the threads of a device are on its node, and host memory is on
-// the node of the devices, if all are on one.
+// copies have a thread for each device at that priority, too, and one buffer of 8 MiB at most. All
+// queues serve jobs in turn by bytes, and steps and memory in pieces of at most a chunk or 64 MiB.
+// On a machine with several NUMA nodes, the threads of a device are on its node, and host memory is
+// on the node of the devices, if all are on one.
 //
 // Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
 // (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
 // StoreDropped) once the Mover no longer uses anything that the effect names. Memory that outlives
 // the daemon is in the service manager's descriptor store before its RegionMade or StoreMade.
 //
-// Thread safety: thread-safe. The destructor finishes all effects that were started.
+// Thread safety: thread-safe. The destructor finishes all effects that were started, except steps
+// and what waits for the service manager: it drops what has not begun of these, without an event.
 #ifndef MEMTIDE_DAEMON_MOVER_MOVER_H_
 #define MEMTIDE_DAEMON_MOVER_MOVER_H_
 
@@ -24,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -111,17 +115,28 @@ class Mover {
   };
   // The number of the HostNode for jobs that use the device, or none.
   size_t HostNodeOf(absl::optional<uint32_t> device) const;
+  // Host memory, a slot and a step that are being made, piece by piece.
+  struct Making;
+  struct Filling;
+  struct Stepping;
 
   // The one of the region's device. REQUIRES: the region is of a device.
   Link& LinkOf(const Range& range) { return *links_[range.region->device_number]; }
 
   Range At(const MemoryPlace& place, Bytes size, Tier tier) const;
-  absl::StatusOr<std::shared_ptr<Region>> Make(const MakeRegion& effect);
-  absl::Status Make(const MakeStore& effect);
+  absl::StatusOr<std::shared_ptr<Region>> MakeOnDevice(const MakeRegion& effect,
+                                                       const std::string& name);
+  // True (all): it was the last piece.
+  bool MakeNext(Making& making);
+  bool FillNext(Filling& filling);
+  bool StepNext(Stepping& step);
+  void RegionIsMade(const MakeRegion& effect, std::shared_ptr<Region> region);
   // Registers one slot of host memory with the disk and the devices, or takes that back.
   void Announce(const Region& region, Bytes offset);
   void Withdraw(const Region& region, Bytes offset);
   void AnnounceAll(const Region& region);
+  // Passes the region's memory to the devices.
+  void Share(const Region& region);
   void Dispose(std::shared_ptr<Region> region);
   // Removes the region and returns its pages to the machine.
   void Drop(RegionId id);
@@ -144,8 +159,8 @@ class Mover {
   CondVar disk_idle_;
   uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
 
-  // Destroyed before everything above. memory_, which releases the regions, ends after the others.
-  WorkQueue memory_;
+  // Destroyed before everything above. memory_ and stores_ push to keeping_.
+  WorkQueue keeping_, memory_, stores_;
   std::vector<std::unique_ptr<HostNode>> host_nodes_;  // By the number of their placement.
   std::vector<std::unique_ptr<Link>> links_;           // By the number of the device.
 };

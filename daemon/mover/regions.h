@@ -30,7 +30,7 @@ struct Region {
   size_t host_node = 0;  // The Mover's threads that work on host memory, by number.
   Bytes slot;
   bool read_only = false;  // Clients may only read it.
-  // Offsets of a host region's slots without memory. Used by the memory thread only.
+  // Offsets of a host region's slots without memory. Used by the memory thread, and after its end.
   std::set<uint64_t> empty;
 };
 

@@ -56,6 +56,7 @@ struct InspectReply {
   std::vector<SessionInfo> sessions;
   std::vector<ChunkInfo> chunks;
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
+  uint64_t remembered_chunks = 0;  // Chunk ids in replies that are kept for clients that ask again.
   bool draining = false;
 };
 // As in trace.proto. Times count from the first moment; chunks are numbers of the job.
@@ -222,6 +223,8 @@ struct Record {
 };
 
 // --- To the mover ---
+//
+// `job` says for which job the work is done. The mover serves jobs in turn.
 
 struct MakeRegion {
   RegionId region;
@@ -233,28 +236,34 @@ struct MakeRegion {
   bool read_only = false;                         // Clients may only read it.
   // The device that the job uses, if the region is host memory and the job uses one.
   absl::optional<uint32_t> near_device;
+  JobId job = JobId();
 };
 struct DropRegion {
   RegionId region;
+  JobId job = JobId();
 };
 // Returns the pages of an empty slot of a host region to the machine, until PopulateSlot fills the
 // slot with zeros.
 struct ReleaseSlot {
   MemoryPlace place;
   Bytes size;
+  JobId job = JobId();
 };
 struct PopulateSlot {
   MemoryPlace place;
   Bytes size;
+  JobId job = JobId();
 };
 // Files that can hold `size` without ever failing for lack of space.
 struct MakeStore {
   StoreId store;
   Bytes size;
   bool persistent = false;  // The store outlives the daemon.
+  JobId job = JobId();
 };
 struct DropStore {
   StoreId store;
+  JobId job = JobId();
 };
 struct StartTransfer {
   enum class Kind : uint8_t {
@@ -290,6 +299,7 @@ struct StartStep {
   Bytes size;
   std::shared_ptr<const optimizer::Work> work;  // Null: `contents` is not.
   std::shared_ptr<const ContentWork> contents;
+  JobId job = JobId();
 };
 
 using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,

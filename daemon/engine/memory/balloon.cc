@@ -78,7 +78,7 @@ void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
     const SlotNumber slot = ledger_.ReleaseSlot(share);
     // Without a balloon the slot goes to another job.
     if (share.balloon() > 0) counters_.balloon += job.chunk_size;
-    Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size});
+    Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size, job.id});
   }
 }
 
@@ -92,7 +92,7 @@ void EngineState::DeflateForWaiting(Job& job, Tier tier) {
 void EngineState::PopulateNextSlot(Job& job) {
   Share& share = job.share(Tier::kHost);
   const absl::optional<SlotNumber> slot = ledger_.PopulateSlot(share);
-  if (slot.has_value()) Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size});
+  if (slot.has_value()) Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size, job.id});
 }
 
 void EngineState::On(const SlotReleased& event) {

@@ -59,11 +59,12 @@ void EngineState::Grow(Job& job, Tier tier) {
   const uint32_t number = next_segment_++;
   segments_.emplace(number, &job);
   const Bytes size = ledger_.MakeSegment(share, number);
-  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent});
+  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent, job.id});
   // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
   MakeRegion region{RegionId(number), share.pool(), job.uid, size, job.chunk_size};
   region.read_only = job.contents != nullptr;
+  region.job = job.id;
   if (on_device) {
     region.memory = job.device_memory;
   } else {
@@ -171,9 +172,9 @@ void EngineState::MaybeDropMemory(Job& job) {
   for (const Tier tier : kAllTiers) {
     for (const uint32_t segment : ledger_.DropSegments(job.share(tier))) {
       if (tier == Tier::kSsd) {
-        Emit(DropStore{StoreId(segment)});
+        Emit(DropStore{StoreId(segment), job.id});
       } else {
-        Emit(DropRegion{RegionId(segment)});
+        Emit(DropRegion{RegionId(segment), job.id});
       }
     }
   }

@@ -115,13 +115,13 @@ void EngineState::GiveSurplusBack(Job& job) {
 
 void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
   if (!ledger_.Leave(job.share(Tier::kDevice), region, std::move(holders))) return;
-  Emit(DropRegion{RegionId(region)});
+  Emit(DropRegion{RegionId(region), job.id});
 }
 
 // Ignores a region that the session does not have to return: the number comes from a client.
 void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
   if (!ledger_.Return(job.share(Tier::kDevice), region, session)) return;
-  Emit(DropRegion{RegionId(region)});
+  Emit(DropRegion{RegionId(region), job.id});
 }
 
 void EngineState::On(const ReturnRegionsCall& event) {

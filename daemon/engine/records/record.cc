@@ -164,8 +164,8 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   // The job leaves the journal before its memory goes. A daemon that ends in between would
   // otherwise restore a job without memory.
   Emit(std::move(ended));
-  for (const RegionId region : record.regions) Emit(DropRegion{region});
-  for (const StoreId store : record.stores) Emit(DropStore{store});
+  for (const RegionId region : record.regions) Emit(DropRegion{region, record.job});
+  for (const StoreId store : record.stores) Emit(DropStore{store, record.job});
   Emit(JobLost{record.job, record.name, record.committed_step, why});
 }
 

@@ -60,15 +60,23 @@ class Inbox {
     MutexLock lock(&mutex_);
     return answers_.size();
   }
+  // Whether it was posted, and as the how-manieth event.
+  absl::optional<size_t> PlaceOf(const std::string& what) {
+    MutexLock lock(&mutex_);
+    const auto found = places_.find(what);
+    return found == places_.end() ? absl::nullopt : absl::make_optional(found->second);
+  }
 
  private:
   void Put(const std::string& what, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     EXPECT_TRUE(answers_.emplace(what, std::move(status)).second) << what << " came twice";
+    places_.emplace(what, places_.size());
   }
 
   Mutex mutex_;
   CondVar changed_;
   std::map<std::string, absl::Status> answers_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, size_t> places_ ABSL_GUARDED_BY(mutex_);
 };
 
 class MoverFixture : public testing::Test {
@@ -100,8 +108,9 @@ class MoverFixture : public testing::Test {
   }
 
   // Slot `host` of the host region with slot `other` of the device region, or of the store.
-  std::string Begin(Kind kind, int host, int other) {
+  std::string Begin(Kind kind, int host, int other, JobId job = JobId()) {
     StartTransfer transfer;
+    transfer.job = job;
     transfer.transfer = TransferId(next_++);
     transfer.kind = kind;
     transfer.size = kSlot;
