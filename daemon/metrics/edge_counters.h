@@ -14,7 +14,7 @@ struct EdgeCounters {
   std::atomic<uint64_t> grpc_connections_refused{0};  // By StreamAcceptor: limits.
   std::atomic<uint64_t> calls_unauthenticated{0};     // Without a valid token.
   std::atomic<uint64_t> calls_malformed{0};           // Calls that cannot be converted to an event.
-  std::atomic<uint64_t> calls_overloaded{0};          // Above Loop::kMaxQueuedEvents.
+  std::atomic<uint64_t> calls_overloaded{0};          // CallQueue::CheckRoom().
 };
 
 }  // namespace memtide

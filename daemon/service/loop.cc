@@ -3,7 +3,6 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace memtide {
@@ -27,7 +26,8 @@ void Loop::Stop() {
     changed_.SignalAll();
     // The thread in Drain may be delivering a reply, so callers_ is taken once it has ended.
     while (draining_) changed_.Wait(&mutex_);
-    queue_.clear();
+    reports_.clear();
+    calls_.Clear();
     renewals_.clear();
     callers.swap(callers_);
   }
@@ -46,7 +46,11 @@ void Loop::Post(Event event) {
     // A renewal overtakes the queue, so that no session expires because the loop is behind.
     const bool ahead =
         renewal != nullptr && renewals_.try_emplace(renewal->session, *renewal).second;
-    if (!ahead) queue_.push_back(std::move(event));
+    if (!ahead && CallQueue::Takes(event)) {
+      calls_.Push(std::move(event));
+    } else if (!ahead) {
+      reports_.push_back(std::move(event));
+    }
     // The thread in Drain finds the event before it leaves (decision 5).
     if (draining_) return;
     draining_ = true;
@@ -54,21 +58,19 @@ void Loop::Post(Event event) {
   Drain();
 }
 
-// Only calls are refused above kMaxQueuedEvents. Completions and connections must not be lost, and
-// the first renewal of a session does not use the queue.
-bool Loop::Register(CallId call, absl::optional<SessionId> renewed, Caller* caller) {
+// Only calls are refused. Completions and connections must not be lost, and the first renewal of a
+// session does not use the queue.
+bool Loop::Register(CallId call, const Sender& sender, Caller* caller) {
   absl::Status refused;
   {
     MutexLock lock(&mutex_);
     if (stopped_) {
       refused = absl::UnavailableError("the daemon stops");
-    } else if (queue_.size() >= kMaxQueuedEvents &&
-               (!renewed.has_value() || renewals_.contains(*renewed))) {
-      ++counters_->calls_overloaded;
-      refused = absl::ResourceExhaustedError(
-          absl::StrCat("the daemon's event queue is full: ", kMaxQueuedEvents,
-                       " events wait; make fewer calls at a time"));
-    } else {
+    } else if (!sender.renewed.has_value() || renewals_.contains(*sender.renewed)) {
+      refused = calls_.CheckRoom(sender.session);
+      if (!refused.ok()) ++counters_->calls_overloaded;
+    }
+    if (refused.ok()) {
       // The caller is entered before its event is posted, because the reply may come within Post().
       MEMTIDE_CHECK(callers_.emplace(call, caller).second) << "call id used twice: " << call;
       return true;
@@ -83,6 +85,18 @@ bool Loop::Abandon(CallId call) {
   return callers_.erase(call) > 0;
 }
 
+absl::optional<Event> Loop::Next() {
+  if (!reports_.empty() && (calls_.empty() || reports_in_row_ < kReportsPerCall)) {
+    ++reports_in_row_;
+    absl::optional<Event> event = std::move(reports_.front());
+    reports_.pop_front();
+    return event;
+  }
+  reports_in_row_ = 0;
+  if (calls_.empty()) return absl::nullopt;
+  return calls_.Pop();
+}
+
 // Runs in one thread at a time, which draining_ ensures. Each round handles the waiting renewals,
 // then one event.
 void Loop::Drain() {
@@ -91,16 +105,13 @@ void Loop::Drain() {
     absl::optional<Event> event;
     {
       MutexLock lock(&mutex_);
-      if (stopped_ || (queue_.empty() && renewals_.empty())) {
+      if (stopped_ || (reports_.empty() && calls_.empty() && renewals_.empty())) {
         draining_ = false;
         if (stopped_) changed_.SignalAll();  // Only Stop waits for this; ticks must not wake by it.
         return;
       }
       renewals.swap(renewals_);
-      if (!queue_.empty()) {
-        event = std::move(queue_.front());
-        queue_.pop_front();
-      }
+      event = Next();
     }
     for (const auto& [session, renewal] : renewals) Handle(Now(), renewal);
     const Instant now = Now();

@@ -3,7 +3,11 @@
 // There is no thread of the loop's own: the thread that posts an event drains the queue, unless
 // another thread is draining it, so a call usually runs to its reply in the thread that received
 // it. A post from inside an effect, or while another thread drains, only queues. The engine and
-// every effect run outside the lock, one after the other, in order. Deadlines pass with ticks: one
+// every effect run outside the lock, one after the other.
+//
+// Users take turns, and so do the sessions of each (CallQueue). What the edges report, such as the
+// end of a transfer, comes in its order and before the calls that wait, because it ends waits of
+// others; one call is handled after kReportsPerCall of them. Deadlines pass with ticks: one
 // is handled after an event that finds the last one kTickPeriod ago, and, when nothing else
 // happens, a small thread posts one in each period of Start (kIdleTickPeriod is long, for each
 // wake-up of a thread costs a virtual machine 80 us).
@@ -31,6 +35,7 @@
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/metrics/edge_counters.h"
+#include "daemon/service/call_queue.h"
 
 namespace memtide {
 
@@ -46,10 +51,11 @@ class Loop {
  public:
   static constexpr std::chrono::milliseconds kTickPeriod{50};
   static constexpr std::chrono::milliseconds kIdleTickPeriod{200};
-  // Calls are refused with RESOURCE_EXHAUSTED above this. Other events are bounded by what causes
-  // them: a completion for each transfer, a connection for each descriptor, a renewal for each
-  // session.
-  static constexpr size_t kMaxQueuedEvents = 16384;
+  // The calls that may wait; see CallQueue for what a user may have of them. More are refused with
+  // RESOURCE_EXHAUSTED. Other events are bounded by what causes them: a completion for each
+  // transfer, a connection for each descriptor, a renewal for each session.
+  static constexpr size_t kMaxQueuedCalls = 16384;
+  static constexpr int kReportsPerCall = 16;
 
   // Engine::Handle of the engine that this loop serves, or a stand-in for it in tests.
   using Engine = std::function<void(Instant now, const Event& event, std::vector<Effect>* effects)>;
@@ -85,9 +91,9 @@ class Loop {
   template <typename CallEvent>
   void Call(CallEvent event, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_) {
     const CallId call = event.call;
-    absl::optional<SessionId> renewed;
-    if constexpr (std::is_same_v<CallEvent, RenewCall>) renewed = event.session;
-    if (Register(call, renewed, caller)) Post(std::move(event));
+    const absl::optional<SessionId> session = SessionOf<CallEvent>::In(event);
+    const bool renews = std::is_same_v<CallEvent, RenewCall>;
+    if (Register(call, {session, renews ? session : absl::nullopt}, caller)) Post(std::move(event));
   }
   // Gives up waiting. True: OnReply will not be called any more. False: it was or is being called.
   bool Abandon(CallId call) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -98,9 +104,13 @@ class Loop {
  private:
   using Renewals = absl::flat_hash_map<SessionId, RenewCall>;
 
-  // `renewed`: the session, of a RenewCall.
-  bool Register(CallId call, absl::optional<SessionId> renewed, Caller* caller)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Sender {
+    absl::optional<SessionId> session;
+    absl::optional<SessionId> renewed;  // The session, of a RenewCall.
+  };
+  bool Register(CallId call, const Sender& sender, Caller* caller) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The event that is handled next; nullopt: none waits.
+  absl::optional<Event> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Instant now, const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void CarryOut(Effect effect) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -117,7 +127,9 @@ class Loop {
 
   Mutex mutex_;
   CondVar changed_;  // draining_ or stopped_.
-  std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Event> reports_ ABSL_GUARDED_BY(mutex_);
+  CallQueue calls_ ABSL_GUARDED_BY(mutex_){kMaxQueuedCalls};
+  int reports_in_row_ ABSL_GUARDED_BY(mutex_) = 0;  // Since the last call.
   Renewals renewals_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<CallId, Caller*> callers_ ABSL_GUARDED_BY(mutex_);
   // Some thread is in Drain; only that thread touches the engine, the sink, effects_ and

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/engine/engine.h"
@@ -95,13 +97,13 @@ TEST(LoopTest, DropsTheReplyOfAnAbandonedCall) {
   EXPECT_TRUE(caller.replies.empty());
 }
 
-TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
+TEST(LoopTest, RefusesCallsAboveItsLimitAndKeepsOtherEvents) {
   FakeSink sink;
   Loop loop(ScriptedEngine, &sink, &sink.counters);
   FakeCaller caller;
   sink.meanwhile = [&] {
     if (sink.effects.size() > 1) return;
-    for (size_t i = 0; i < Loop::kMaxQueuedEvents; ++i) loop.Post(ClientGone{SessionId(2)});
+    for (size_t i = 0; i < Loop::kMaxQueuedCalls; ++i) loop.Post(ClientGone{SessionId(2)});
     loop.Call(Unanswered(&loop), &caller);
     loop.Post(ClientGone{SessionId(3)});
   };
@@ -109,10 +111,11 @@ TEST(LoopTest, RefusesCallsAboveItsQueueLimitAndKeepsOtherEvents) {
   ASSERT_EQ(caller.replies.size(), 1u);
   EXPECT_EQ(caller.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(sink.counters.calls_overloaded, 1u);
-  EXPECT_EQ(sink.effects.size(), Loop::kMaxQueuedEvents + 2);
+  EXPECT_EQ(sink.effects.size(), Loop::kMaxQueuedCalls + 2);
 }
 
-TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfAFullQueue) {
+TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfItsOtherCalls) {
+  constexpr size_t kQueued = Loop::kMaxQueuedCalls / 2 - 1;
   FakeSink sink;
   FakeCaller first, second;
   std::vector<size_t> answered_after;
@@ -124,16 +127,104 @@ TEST(LoopTest, HandlesTheRenewalOfASessionAheadOfAFullQueue) {
       &sink, &sink.counters);
   sink.meanwhile = [&] {
     if (sink.effects.size() > 1) return;
-    for (size_t i = 0; i < Loop::kMaxQueuedEvents - 1; ++i) loop.Post(ClientGone{SessionId(2)});
+    for (size_t i = 0; i < kQueued; ++i) loop.Post(ClientGone{SessionId()});
     loop.Call(Renew(&loop), &first);
     loop.Call(Renew(&loop), &second);  // The same session's second: it waits.
   };
   loop.Post(ClientGone{SessionId(1)});
-  EXPECT_EQ(answered_after, (std::vector<size_t>{1, Loop::kMaxQueuedEvents}));
+  EXPECT_EQ(answered_after, (std::vector<size_t>{1, kQueued + 1}));
   ASSERT_EQ(first.replies.size(), 1u);
   EXPECT_TRUE(first.replies[0].status.ok());
   ASSERT_EQ(second.replies.size(), 1u);
   EXPECT_TRUE(second.replies[0].status.ok());
+}
+
+// The order in which events are handled, by session; 'r' for what the edges report.
+struct Order {
+  Loop::Engine Engine() {
+    return [this](Instant now, const Event& event, std::vector<Effect>* effects) {
+      if (const auto* evict = std::get_if<EvictCall>(&event)) {
+        handled += static_cast<char>('0' + evict->session.value());
+      } else if (const auto* gone = std::get_if<ClientGone>(&event)) {
+        handled += static_cast<char>('0' + gone->session.value());
+      } else if (std::holds_alternative<StoreDropped>(event)) {
+        handled += 'r';
+      } else if (std::holds_alternative<InspectCall>(event)) {
+        handled += 'i';
+      } else if (std::holds_alternative<ClientConnected>(event) && meanwhile) {
+        std::exchange(meanwhile, nullptr)();
+      }
+    };
+  }
+  std::string handled;
+  std::function<void()> meanwhile;
+};
+
+EvictCall Evict(uint64_t session, size_t chunks) {
+  EvictCall call;
+  call.session = SessionId(session);
+  call.chunks.resize(chunks);
+  return call;
+}
+
+TEST(LoopTest, UsersTakeTurnsByWhatTheirCallsCostAndSoDoTheirSessions) {
+  FakeSink sink;
+  Order order;
+  Loop loop(order.Engine(), &sink, &sink.counters);
+  for (const uint64_t session : {1, 2}) loop.Post(ClientConnected{SessionId(session), 1000, 1});
+  order.meanwhile = [&] {
+    for (int i = 0; i < 4; ++i) loop.Post(Evict(1, 4096));
+    loop.Post(Evict(2, 1));
+    loop.Post(ClientGone{SessionId(1)});  // After the calls of its session.
+    for (int i = 0; i < 3; ++i) loop.Post(Evict(3, 1));
+    loop.Post(InspectCall{});
+  };
+  loop.Post(ClientConnected{SessionId(3), 2000, 1});
+  EXPECT_EQ(order.handled, "i133321111");
+}
+
+TEST(LoopTest, WhatIsReportedComesInOrderAndBeforeCallsButNotForEver) {
+  FakeSink sink;
+  Order order;
+  Loop loop(order.Engine(), &sink, &sink.counters);
+  order.meanwhile = [&] {
+    for (int i = 0; i < 3; ++i) loop.Post(Evict(1, 1));
+    for (int i = 0; i < 40; ++i) loop.Post(StoreDropped{});
+  };
+  loop.Post(ClientConnected{SessionId(1), 1000, 1});
+  const std::string most(Loop::kReportsPerCall, 'r');
+  EXPECT_EQ(order.handled, most + "1" + most + "1" + std::string(8, 'r') + "1");
+}
+
+TEST(LoopTest, AUserThatFillsTheQueueLeavesRoomForOthers) {
+  FakeSink sink;
+  Order order;
+  FakeCaller flooding, others;
+  Loop loop(order.Engine(), &sink, &sink.counters);
+  loop.Post(ClientConnected{SessionId(1), 1000, 1});
+  loop.Post(ClientConnected{SessionId(2), 1000, 1});
+  order.meanwhile = [&] {
+    const auto call = [&](uint64_t session, FakeCaller* caller) {
+      EvictCall evict = Evict(session, 1);
+      evict.call = loop.NewCall();
+      loop.Call(evict, caller);
+    };
+    for (size_t i = 0; i < Loop::kMaxQueuedCalls; ++i) call(1 + i % 2, &flooding);
+    EXPECT_EQ(flooding.replies.size(), Loop::kMaxQueuedCalls / 2);
+    for (size_t i = 0; i < Loop::kMaxQueuedCalls / 4; ++i) call(3, &others);
+    EXPECT_TRUE(others.replies.empty());
+    InspectCall status;
+    status.call = loop.NewCall();
+    loop.Call(status, &others);
+    EXPECT_TRUE(others.replies.empty());
+  };
+  loop.Post(ClientConnected{SessionId(3), 2000, 1});
+  ASSERT_FALSE(flooding.replies.empty());
+  EXPECT_EQ(flooding.replies[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(flooding.replies[0].status.message(),
+            "8192 calls of the user wait to be handled, and 8192 of all users; a user may have as "
+            "many as there is room left of 16384; make fewer calls at a time");
+  EXPECT_EQ(order.handled.substr(0, 3), "i13");
 }
 
 // The engine's time is played: each tick takes 0.9 s, so that no gap between ticks is seen.
