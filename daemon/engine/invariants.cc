@@ -48,6 +48,7 @@ void EngineState::CheckWaiting() const {
   for (const auto& [call, waiter] : waiters_) {
     ++all[waiter->job].first;
     all[waiter->job].second += waiter->chunks.size();
+    MEMTIDE_CHECK(deadlines_.count({waiter->deadline, call}) == 1);
     // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     if (waiter->admitted) continue;
@@ -56,10 +57,29 @@ void EngineState::CheckWaiting() const {
     MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
   }
+  for (const auto& [call, evict] : evicts_) {
+    ++all[evict->job].first;
+    all[evict->job].second += evict->chunks.size();
+    MEMTIDE_CHECK(deadlines_.count({evict->deadline, call}) == 1);
+    MEMTIDE_CHECK(sessions_.Find(evict->session)->evicts.count(call) == 1);
+  }
+  MEMTIDE_CHECK(deadlines_.size() == waiters_.size() + evicts_.size());
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
   for (const auto& [id, job] : jobs_) {
     const auto& [calls, chunks] = all[job.get()];
-    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() == chunks);
+    // Offers count with their chunks.
+    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() >= chunks);
+    of_users[job->uid].first += job->waiting_calls.value();
+    of_users[job->uid].second += job->waiting_chunks.value();
     job->waiting.CheckInvariants();
+  }
+  for (const auto& [id, session] : sessions_) {
+    const auto& [calls, chunks] = of_users[session.uid];
+    MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
+    MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
+    for (const auto& [part, step] : session.steps) {
+      MEMTIDE_CHECK(steps_.at(step).owner == id && steps_.at(step).part == part);
+    }
   }
 }
 

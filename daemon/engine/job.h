@@ -47,6 +47,7 @@ struct TierQueues {
   std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
   MarkCount evicting;                 // Victims whose copies have not left yet.
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
+  Count admitted;                     // Calls that are admitted here and not granted.
   // When leases were last revoked again for the calls that they exclude.
   Instant revoked_again_at;
 
@@ -90,7 +91,7 @@ struct Job {
   // so that the sessions have regions that are not there any more.
   bool uses_device = false, has_lost_regions = false;
 
-  // Fetches and steps that are not granted, and the chunks that they name.
+  // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
   Count waiting_calls, waiting_chunks;
   WaitingCalls waiting;  // Those that are not admitted.
 

@@ -242,6 +242,8 @@ class EngineState {
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckPart(const Session& session, uint64_t part) const;
+  // The session's part of this number that runs; nullopt: none does.
+  static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
   // The part waits for its chunks, of which those from `first_written` on are written, and runs.
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
@@ -512,6 +514,7 @@ class EngineState {
   ChunkTable chunks_;
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
+  std::set<std::pair<Instant, CallId>> deadlines_;  // Those of waiters_ and evicts_.
   std::map<StepId, RunningStep> steps_;
   std::map<TransferId, ChunkIndex> transfers_;  // The chunk of each transfer.
   // The job of each segment. Regions and stores share one sequence of numbers.
@@ -531,7 +534,7 @@ class EngineState {
   std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
 
   // Offers that wait for contents that others make, or for memory.
-  std::vector<std::shared_ptr<Offer>> offers_;
+  std::deque<std::shared_ptr<Offer>> offers_;
   bool offers_due_ = false;  // They are to be tried again.
 
   RecordLog record_log_;

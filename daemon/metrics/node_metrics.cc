@@ -199,6 +199,9 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
   add(Gauge("memtide_sessions", "Connected processes."), node.session_count);
   add(Gauge("memtide_chunks", "Allocated chunks."), node.chunk_count);
   add(Gauge("memtide_waiting_calls", "Calls without a reply yet."), node.waiting_calls);
+  add(Gauge("memtide_remembered_chunk_ids",
+            "Chunk ids in replies that are kept in case a client asks again, 8 bytes each."),
+      node.remembered_chunks);
   add(Gauge("memtide_transfers_in_flight", "Transfers in flight."), node.transfers_in_flight);
   add(Gauge("memtide_draining", "1 while the daemon takes no new sessions and chunks."),
       node.draining ? 1 : 0);

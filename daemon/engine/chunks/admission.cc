@@ -14,32 +14,46 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
-// The limits bound what one event may examine: a lease that ends may concern all waiting calls of a
-// job and all chunks that they name.
+// The limits bound what one event may examine, and what all of them hold: a lease that ends may
+// concern all waiting calls of a job and all chunks that they name.
 absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) const {
   const Limits& limits = options_.limits;
   const Job& job = *session.job;
+  const User& user = *session.user;
+  const auto too_many = [](absl::string_view whose, absl::string_view limit, uint32_t most) {
+    return absl::ResourceExhaustedError(absl::StrCat(whose, " its limit of ", most,
+                                                     " waiting calls (", limit,
+                                                     "); wait for some of them first"));
+  };
   if (session.waiting_calls.value() >= limits.waiting_calls_per_session) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the session has its limit of ", limits.waiting_calls_per_session,
-                     " waiting calls; wait for some of them first"));
+    return too_many("the session has", "waiting_calls_per_session",
+                    limits.waiting_calls_per_session);
   }
   if (job.waiting_calls.value() >= limits.waiting_calls_per_job) {
+    return too_many("the job's sessions have", "waiting_calls_per_job",
+                    limits.waiting_calls_per_job);
+  }
+  if (user.waiting_calls.value() >= limits.waiting_calls_per_uid) {
+    return too_many(absl::StrCat("the sessions of user ", session.uid, " have"),
+                    "waiting_calls_per_uid", limits.waiting_calls_per_uid);
+  }
+  const auto check_chunks = [chunks](absl::string_view whose, absl::string_view limit,
+                                     const Count& named, uint32_t most) {
+    if (named.value() + chunks <= most) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        absl::StrCat("the job's sessions have its limit of ", limits.waiting_calls_per_job,
-                     " waiting calls (waiting_calls_per_job); wait for some of them first"));
-  }
-  if (job.waiting_chunks.value() + chunks > limits.waiting_chunks_per_job) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the job's waiting calls name ", job.waiting_chunks.value(), " chunks; with these ", chunks,
-        " they would be more than ", limits.waiting_chunks_per_job,
-        " (waiting_chunks_per_job); wait for some of them first, or name fewer chunks"));
-  }
-  return absl::OkStatus();
+        absl::StrCat("the waiting calls of ", whose, " name ", named.value(),
+                     " chunks; with these ", chunks, " they would be more than ", most, " (", limit,
+                     "); wait for some of them first, or name fewer chunks"));
+  };
+  MEMTIDE_RETURN_IF_ERROR(check_chunks("the job", "waiting_chunks_per_job", job.waiting_chunks,
+                                       limits.waiting_chunks_per_job));
+  return check_chunks(absl::StrCat("user ", session.uid), "waiting_chunks_per_uid",
+                      user.waiting_chunks, limits.waiting_chunks_per_uid);
 }
 
 uint32_t EngineState::CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const {
@@ -111,6 +125,7 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
   // From here on nothing can fail, so that no pin has to be undone.
   waiter.waiting.Leave();
   waiter.admitted = true;
+  waiter.of_tier = job.tier(waiter.tier).admitted.Take();
   if (waiter.runs_step()) waiter.step = job.steps.Take();
   for (uint32_t i = 0; i < count; ++i) PinChunk(waiter, waiter.chunks[i], waiter.AccessOf(i));
   return {Admission::kAdmitted};

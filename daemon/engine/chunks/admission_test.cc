@@ -1,4 +1,7 @@
 // Fetches that wait: how much work they make, what ends them, and how many there may be.
+#include <chrono>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/engine/engine.h"
@@ -149,6 +152,93 @@ TEST(AdmissionTest, AJobHasALimitOfWaitingCallsAndOfTheirChunks) {
   node.FinishTransfers();
   for (const CallId call : waiting) EXPECT_EQ(node.CodeOf(call), absl::StatusCode::kOk);
   EXPECT_EQ(node.CodeOf(node.Fetch(waiter, chunks)), absl::StatusCode::kOk);
+}
+
+TEST(AdmissionTest, AUserHasALimitOfWaitingCallsAndOfTheirChunksInAllItsJobs) {
+  EngineOptions options = RoomFor(4);
+  options.ssd_capacity = kChunk * 4096;
+  options.limits.waiting_calls_per_uid = 3;
+  options.limits.waiting_chunks_per_uid = 5;
+  EngineHarness node(options);
+  OpenCall open;
+  open.device_share = open.host_share = kChunk * kBatch;
+  open.ssd_share = kChunk * 64;
+  struct Training {
+    SessionId holder, waiter;
+    std::vector<ChunkId> chunks;
+  };
+  std::vector<Training> trainings;
+  for (const auto& [job, uid] : std::vector<std::pair<std::string, uint32_t>>{
+           {"first", 1000}, {"second", 1000}, {"third", 1001}}) {
+    open.job_name = job;
+    Training training{node.OpenAs(open, uid), node.OpenAs(open, uid), {}};
+    training.chunks = node.Allocate(training.holder, 3);
+    node.Fetch(training.holder, training.chunks, Access::kWrite);
+    node.FinishTransfers();
+    trainings.push_back(training);
+  }
+  const auto fetch = [&](int job, size_t chunks) {
+    const Training& training = trainings[job];
+    return node.Fetch(training.waiter, {training.chunks.begin(), training.chunks.begin() + chunks});
+  };
+  fetch(0, 2);
+  fetch(1, 2);
+  const CallId too_many_chunks = fetch(0, 2);
+  EXPECT_EQ(node.ReplyTo(too_many_chunks).status,
+            absl::ResourceExhaustedError(
+                "the waiting calls of user 1000 name 4 chunks; with these 2 they would be more "
+                "than 5 (waiting_chunks_per_uid); wait for some of them first, or name fewer "
+                "chunks"));
+  const CallId last = fetch(1, 1);
+  EXPECT_FALSE(node.Answered(last));
+  EXPECT_EQ(
+      node.ReplyTo(fetch(0, 1)).status,
+      absl::ResourceExhaustedError("the sessions of user 1000 have its limit of 3 waiting calls "
+                                   "(waiting_calls_per_uid); wait for some of them first"));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(node.Answered(fetch(2, 1))) << "another user";
+  node.Post(ClientGone{trainings[1].waiter});
+  EXPECT_FALSE(node.Answered(fetch(0, 2))) << "what has ended counts no more";
+}
+
+TEST(AdmissionTest, EvictionsCountAsCallsThatWait) {
+  EngineOptions options = RoomFor(1);
+  options.limits.waiting_calls_per_job = 1;
+  EngineHarness node(options);
+  const SessionId session = node.Open(1000, "job"), other = node.Open(1000, "job");
+  const std::vector<ChunkId> chunks = node.Allocate(session, 2);
+  for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
+  const EvictCall first{node.Call(), session, Tier::kSsd, {chunks[0]}};
+  node.Post(first);
+  EXPECT_FALSE(node.Answered(first.call));
+  const EvictCall second{node.Call(), other, Tier::kSsd, {chunks[1]}};
+  node.Post(second);
+  EXPECT_EQ(node.CodeOf(second.call), absl::StatusCode::kResourceExhausted);
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(first.call), absl::StatusCode::kOk);
+  const EvictCall third{node.Call(), other, Tier::kSsd, {chunks[1]}};
+  node.Post(third);
+  node.FinishTransfers();
+  EXPECT_EQ(node.CodeOf(third.call), absl::StatusCode::kOk);
+}
+
+TEST(AdmissionTest, ATickLooksOnlyAtCallsWhoseDeadlineHasPassed) {
+  Flood flood(1);
+  EngineHarness& node = flood.node;
+  const std::vector<ChunkId> leased = node.Allocate(flood.holder, 2);
+  node.Fetch(flood.holder, leased, Access::kWrite);
+  node.FinishTransfers();
+  FetchCall late;
+  late.call = node.Call();
+  late.session = flood.waiter;
+  late.chunks = {leased[0]};
+  late.deadline = std::chrono::milliseconds(1);
+  node.Post(late);
+  for (int i = 0; i < 200; ++i) node.Fetch(flood.waiter, {leased[1]});
+  const uint64_t before = node.Inspect().counters.admission_looks;
+  node.Wait(std::chrono::milliseconds(2));
+  EXPECT_EQ(node.CodeOf(late.call), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(node.Inspect().counters.deadlines_exceeded, 1u);
+  EXPECT_LE(node.Inspect().counters.admission_looks - before, 2u);
 }
 
 // A job whose chunk is on SSD alone.

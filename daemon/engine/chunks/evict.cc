@@ -22,11 +22,7 @@ void EngineState::On(const EvictCall& event) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
   }
-  if (status.ok() && session->waiting_calls.value() >= options_.limits.waiting_calls_per_session) {
-    status = absl::ResourceExhaustedError(absl::StrCat("the session has its limit of ",
-                                                       options_.limits.waiting_calls_per_session,
-                                                       " waiting calls"));
-  }
+  if (status.ok()) status = CheckWaiting(*session, indices->size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
     if (!chunks_[(*indices)[i]].pinned()) continue;
     status = absl::FailedPreconditionError(
@@ -44,6 +40,12 @@ void EngineState::On(const EvictCall& event) {
   evict->missing = static_cast<uint32_t>(evict->chunks.size());
   evict->deadline = now_ + options_.limits.max_wait;
   evict->of_session = session->waiting_calls.Take();
+  evict->of_job = job.waiting_calls.Take();
+  evict->of_user = session->user->waiting_calls.Take();
+  evict->chunks_of_job = job.waiting_chunks.Take(evict->missing);
+  evict->chunks_of_user = session->user->waiting_chunks.Take(evict->missing);
+  deadlines_.emplace(evict->deadline, evict->call);
+  session->evicts.insert(evict->call);
   for (const ChunkIndex index : evict->chunks) {
     Chunk& chunk = chunks_[index];
     // The lowest tier serves several evictions of one chunk: a chunk that left for SSD has left the
@@ -86,6 +88,8 @@ void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
   } else {
     Refuse(evict.call, status);
   }
+  deadlines_.erase({evict.deadline, evict.call});
+  sessions_.Find(evict.session)->evicts.erase(evict.call);
   evicts_.erase(evict.call);
 }
 

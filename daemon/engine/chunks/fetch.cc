@@ -145,7 +145,11 @@ void EngineState::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
   Job& job = *waiter->job;
   waiter->of_session = session.waiting_calls.Take();
   waiter->of_job = job.waiting_calls.Take();
-  waiter->chunks_of_job = job.waiting_chunks.Take(static_cast<uint32_t>(waiter->chunks.size()));
+  waiter->of_user = session.user->waiting_calls.Take();
+  const uint32_t chunks = static_cast<uint32_t>(waiter->chunks.size());
+  waiter->chunks_of_job = job.waiting_chunks.Take(chunks);
+  waiter->chunks_of_user = session.user->waiting_chunks.Take(chunks);
+  deadlines_.emplace(waiter->deadline, waiter->call);
   session.waiters.push_back(waiter.get());
   waiters_.emplace(waiter->call, std::move(waiter));
 }
@@ -153,6 +157,7 @@ void EngineState::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
 void EngineState::Leave(Waiter& waiter) {
   std::vector<Waiter*>& waiters = sessions_.Find(waiter.owner)->waiters;
   waiters.erase(std::find(waiters.begin(), waiters.end(), &waiter));
+  deadlines_.erase({waiter.deadline, waiter.call});
   waiters_.erase(waiter.call);
 }
 

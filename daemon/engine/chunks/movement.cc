@@ -187,11 +187,11 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
   Share& share = chunk.job->share(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
   const bool queued = chunk.waits_for.has(tier);
-  const auto place = queued ? std::find(queue.begin(), queue.end(), index) : queue.end();
   // The queue is served in its order: a chunk behind others takes a slot only if each of them can
-  // have one.
-  const size_t ahead = place - queue.begin();
-  if (share.slots().spare_slots() > ahead) {
+  // have one. So only the first chunks of the queue need a look.
+  const size_t spare = share.slots().spare_slots();
+  const auto first = queue.begin(), past = first + std::min(spare, queue.size());
+  if (queued ? std::find(first, past, index) != past : queue.size() < spare) {
     chunk.slot(tier) = share.Take();
     StopWaitingForSlot(index, tier);
     return true;

@@ -56,12 +56,15 @@ absl::Status EngineState::CheckPart(const Session& session, uint64_t part) const
     const auto* run = std::get_if<RunStep>(&waiter->then);
     is_used = is_used || (run != nullptr && run->part == part);
   }
-  for (const auto& [id, step] : steps_) {
-    is_used = is_used || (step.owner == session.id && step.part == part);
-  }
-  if (!is_used) return absl::OkStatus();
+  if (!is_used && !RunningPart(session, part).has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("part_id ", part, " is that of a part which has not ended"));
+}
+
+absl::optional<StepId> EngineState::RunningPart(const Session& session, uint64_t part) {
+  const auto found = session.steps.lower_bound({part, StepId()});
+  if (found == session.steps.end() || found->first != part) return absl::nullopt;
+  return found->second;
 }
 
 // The access predictor learns the uses of steps as it learns those of sessions.
@@ -130,6 +133,7 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   start.size = waiter.job->chunk_size;
   start.work = then.work;
   start.contents = then.contents;
+  start.job = waiter.job->id;
   for (size_t i = 0; i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     Chunk& chunk = chunks_[index];
@@ -150,6 +154,7 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
       RunningStep{waiter.call, waiter.session, waiter.owner, chunks_.Hold(std::move(waiter.chunks)),
                   waiter.first_written, then.part, then.unsharing, then.offer,
                   std::move(waiter.of_session), std::move(waiter.step)});
+  sessions_.Find(waiter.owner)->steps.emplace(then.part, start.step);
   // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
   // even if its session ends before.
   PartReply part;
@@ -177,12 +182,10 @@ void EngineState::On(const StepDone& event) {
 void EngineState::On(const EndPartCall& event) {
   const Session* session = CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  const auto found = std::find_if(steps_.begin(), steps_.end(), [&event](const auto& entry) {
-    return entry.second.owner == event.session && entry.second.part == event.part;
-  });
+  const absl::optional<StepId> part = RunningPart(*session, event.part);
   // Parts that the mover computes have the number zero.
-  if (event.part != 0 && found != steps_.end()) {
-    EndStep(found->first,
+  if (event.part != 0 && part.has_value()) {
+    EndStep(*part,
             event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
             event.non_finite_gradients);
   }
@@ -194,6 +197,7 @@ RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
   const auto found = steps_.find(id);
   RunningStep step = std::move(found->second);
   steps_.erase(found);
+  if (Session* const owner = sessions_.Find(step.owner)) owner->steps.erase({step.part, id});
   const std::vector<ChunkIndex> chunks = step.chunks.End();
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkIndex index = chunks[i];

@@ -38,10 +38,11 @@ absl::Status EngineState::MakeHiddenJob(const Session& session, CommonContents& 
 // The hidden job ends when there is no content, and none is about to be made. `contents` may be
 // gone afterwards.
 void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
+  if (!contents.empty()) return;
   const bool is_awaited = std::any_of(offers_.begin(), offers_.end(), [&](const auto& offer) {
     return &CommonsOf(*sessions_.Find(offer->session)) == &contents;
   });
-  if (!contents.empty() || is_awaited) return;
+  if (is_awaited) return;
   if (Job* const job = std::exchange(contents.job, nullptr)) {
     job->contents = nullptr;
     contents.lent_to.clear();

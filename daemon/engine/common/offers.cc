@@ -37,7 +37,8 @@ absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& ev
     return absl::UnavailableError("the memtide daemon is draining and shares no more contents");
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
-  return CheckWaiting(session, 2 * MostInPart(job));
+  const size_t chunks = std::min<size_t>(event.chunks.size(), options_.limits.chunks_per_call);
+  return CheckWaiting(session, chunks + 2 * MostInPart(job));
 }
 
 uint32_t EngineState::MostInPart(const Job& job) const {
@@ -70,6 +71,9 @@ void EngineState::On(const OfferCall& event) {
     item.id = event.chunks[i];
     offer->open.push_back(item);
   }
+  const uint32_t count = static_cast<uint32_t>(offer->open.size());
+  offer->chunks_of_job = session->job->waiting_chunks.Take(count);
+  offer->chunks_of_user = session->user->waiting_chunks.Take(count);
   GoOn(offer);
 }
 
@@ -251,25 +255,30 @@ void EngineState::AnswerOffer(Offer& offer) {
   MaybeEndHiddenJob(CommonsOf(session));
 }
 
-// Contents were made or have gone, or there is memory.
+// Contents were made or have gone, or there is memory. Serves only a few offers, because one event
+// must not examine all that wait: the next Tick goes on with the others.
 void EngineState::RetryOffers() {
   offers_due_ = false;
-  for (size_t count = offers_.size(); count > 0; --count) {
+  size_t looks = 0;
+  for (size_t count = offers_.size(); count > 0 && looks < options_.limits.chunks_per_call;
+       --count) {
     const std::shared_ptr<Offer> offer = offers_.front();
-    offers_.erase(offers_.begin());
+    offers_.pop_front();
+    looks += offer->open.size();
     GoOn(offer);
   }
 }
 
 // The session ends, and with it its offers that wait.
 void EngineState::EndOffers(Session& session, const absl::Status& why) {
-  std::vector<std::shared_ptr<Offer>> others;
+  std::deque<std::shared_ptr<Offer>> others;
   for (const std::shared_ptr<Offer>& offer : std::exchange(offers_, {})) {
     if (offer->session != session.id) {
       others.push_back(offer);
       continue;
     }
     offer->of_session.End();
+    offer->EndCounts();
     Refuse(offer->call, why);
   }
   offers_ = std::move(others);

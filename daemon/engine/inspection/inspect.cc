@@ -68,6 +68,7 @@ void EngineState::On(const InspectCall& event) {
   seen.limits = options_.limits;
   seen.session_count = static_cast<uint32_t>(sessions_.size());
   seen.chunk_count = chunks_.live();
+  seen.remembered_chunks = sessions_.remembered_chunks();
   seen.waiting_calls = static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() +
                                              steps_.size() + offers_.size());
   for (const auto& [id, job] : jobs_) {

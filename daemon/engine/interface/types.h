@@ -134,7 +134,8 @@ struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
   // Iterations that sessions reported, and those that differed from their prediction.
   uint64_t iterations = 0, iteration_mispredictions = 0;
-  // Chunks examined for whether a fetch or step can be admitted.
+  // Chunks examined for whether a fetch or step can be admitted, and waiting calls for whether
+  // their deadline has passed.
   uint64_t admission_looks = 0;
   // Optimizer steps: parts that were computed, and whole steps that were committed.
   uint64_t step_parts = 0, steps_committed = 0, non_finite_gradients = 0;
@@ -159,9 +160,13 @@ struct Limits {
   uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
   uint32_t waiting_calls_per_session = 256;
-  // Fetches and steps, and the chunks that they name: one event may examine all of them.
+  // Fetches, steps, evictions and offers, and the chunks that they name: one event may examine all
+  // of a job.
   uint32_t waiting_calls_per_job = 1024, waiting_chunks_per_job = 1 << 16;
-  uint32_t remembered_replies_per_session = 128;
+  // One user cannot take the memory and the time of others by means of many jobs.
+  uint32_t waiting_calls_per_uid = 4096, waiting_chunks_per_uid = 1 << 17;
+  // The second bounds the memory for them: 256 KiB for a session.
+  uint32_t remembered_replies_per_session = 128, remembered_chunks_per_session = 1 << 15;
   // Per report. The end of an iteration examines all chunks of the job.
   uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
   uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.

@@ -17,15 +17,9 @@ ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : jobs_) {
     if (!job->share(tier).is_elastic()) continue;
-    const uint32_t pinned = tier == Tier::kDevice ? 0 : job->tier(tier).pinned_chunks();
-    demands[id] = {pinned, job->waiting.LargestAt(tier)};
-  }
-  if (tier != Tier::kDevice) return demands;
-  for (const auto& [id, waiter] : waiters_) {
-    if (!waiter->admitted || waiter->tier != tier) continue;
-    const auto demand = demands.find(waiter->job->id);
-    if (demand != demands.end())
-      demand->second.pinned_chunks = waiter->job->tier(tier).pinned_chunks();
+    const TierQueues& queues = job->tier(tier);
+    const bool needs_pins = tier != Tier::kDevice || queues.admitted.value() > 0;
+    demands[id] = {needs_pins ? queues.pinned_chunks() : 0, job->waiting.LargestAt(tier)};
   }
   return demands;
 }

@@ -59,9 +59,11 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
       Refuse(event.call, absl::AbortedError("the session makes this part already"));
     } else {
       const Duration most = options_.limits.max_wait;
+      const uint32_t chunks = static_cast<uint32_t>(indices->size());
       part->waiting.push_back({event,
                                now_ + (event.deadline == Duration(0) ? most : event.deadline),
-                               session.waiting_calls.Take()});
+                               session.waiting_calls.Take(), job.waiting_chunks.Take(chunks),
+                               session.user->waiting_chunks.Take(chunks)});
     }
     return true;
   }
@@ -194,6 +196,8 @@ void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
   }
   for (WaitingPart& waiting : ended.waiting) {
     waiting.of_session.End();
+    waiting.chunks_of_job.End();
+    waiting.chunks_of_user.End();
     if (computed && AreThere(writes, results)) {
       AnswerMade(waiting.call, writes);
     } else {

@@ -43,18 +43,15 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
   EndWaitingParts(session, why);
   EndOffers(session, why);
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
-  std::vector<EvictOperation*> evicts;
-  for (const auto& [call, evict] : evicts_) {
-    if (evict->session == id) evicts.push_back(evict.get());
-  }
-  for (EvictOperation* evict : evicts) EndEvict(*evict, why);
+  for (const CallId call : std::set<CallId>(session.evicts)) EndEvict(*evicts_.at(call), why);
   // A part that the mover computes uses its memory until StepDone, and only counts for the session
   // no longer. What the session computes ends with it.
-  std::vector<StepId> parts;
-  for (auto& [step, running] : steps_) {
-    if (running.owner != id) continue;
+  std::set<StepId> parts;
+  for (const auto& [part, step] : session.steps) {
+    RunningStep& running = steps_.at(step);
     running.of_session.End();
-    if (running.part != 0) parts.push_back(step);
+    if (running.offer != nullptr) running.offer->EndCounts();
+    if (part != 0) parts.insert(step);
   }
   for (const StepId part : parts) EndStep(part, why, 0);
   if (session.job != nullptr) {
@@ -146,12 +143,17 @@ void EngineState::On(const Tick&) {
 }
 
 void EngineState::ExpireCalls() {
-  // Fail() erases from waiters_, so that the late calls are collected first.
-  std::vector<Waiter*> late;
-  for (const auto& [call, waiter] : waiters_) {
-    if (now_ >= waiter->deadline) late.push_back(waiter.get());
+  // The oldest call fails first. Fail() erases from deadlines_.
+  std::set<CallId> late;
+  for (const auto& [deadline, call] : deadlines_) {
+    if (now_ < deadline) break;
+    ++counters_.admission_looks;
+    late.insert(call);
   }
-  for (Waiter* waiter : late) {
+  for (const CallId call : late) {
+    const auto found = waiters_.find(call);
+    if (found == waiters_.end()) continue;
+    Waiter* const waiter = found->second.get();
     ++counters_.deadlines_exceeded;
     const Job& job = *waiter->job;
     std::string text = absl::StrCat(
@@ -179,15 +181,14 @@ void EngineState::ExpireCalls() {
     EndWaitForRanks(*job);
     if (job->orphans_remain) FreeOrphans(*job);
   }
-  std::vector<EvictOperation*> late_evicts;
-  for (const auto& [call, evict] : evicts_) {
-    if (now_ >= evict->deadline) late_evicts.push_back(evict.get());
-  }
-  for (EvictOperation* evict : late_evicts) {
+  for (const CallId call : late) {
+    const auto found = evicts_.find(call);
+    if (found == evicts_.end()) continue;
+    EvictOperation& evict = *found->second;
     ++counters_.deadlines_exceeded;
-    EndEvict(*evict, absl::DeadlineExceededError(absl::StrCat(
-                         evict->missing, " chunks did not reach the ", TierName(evict->tier),
-                         " tier in time; ", evict->job->last_error.message())));
+    EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
+                        evict.missing, " chunks did not reach the ", TierName(evict.tier),
+                        " tier in time; ", evict.job->last_error.message())));
   }
 }
 

@@ -49,6 +49,13 @@ struct Offer {
   std::vector<Item> in_part;  // In the step part that waits or runs.
   OfferReply reply;
   Count::Token of_session;  // In its waiting_calls, while no part waits or runs.
+  // In the waiting_chunks of the job and the user, until its session ends.
+  Count::Tokens chunks_of_job, chunks_of_user;
+
+  void EndCounts() {
+    chunks_of_job.End();
+    chunks_of_user.End();
+  }
 };
 
 // What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
@@ -79,10 +86,10 @@ struct Waiter {
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;
-  // In the waiting_calls and waiting_chunks of its session and job, and, of an admitted step, in
-  // Job::steps.
-  Count::Token of_session, of_job, step;
-  Count::Tokens chunks_of_job;
+  // In the waiting_calls and waiting_chunks of its session, job and user; of an admitted call, in
+  // TierQueues::admitted, and of an admitted step, in Job::steps.
+  Count::Token of_session, of_job, of_user, of_tier, step;
+  Count::Tokens chunks_of_job, chunks_of_user;
   // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
   // and the tier's pins_made.
   uint32_t new_pins = 0;
@@ -127,7 +134,9 @@ struct EvictOperation {
   std::vector<ChunkIndex> chunks;
   uint32_t missing = 0;
   Instant deadline;
-  Count::Token of_session;  // In its waiting_calls.
+  // In the waiting_calls and waiting_chunks of its session, job and user.
+  Count::Token of_session, of_job, of_user;
+  Count::Tokens chunks_of_job, chunks_of_user;
 };
 
 }  // namespace memtide

@@ -2,20 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace memtide {
+namespace {
+
+// The chunks that the reply names. Only an AllocateReply is large.
+size_t ChunksIn(const Reply& reply) {
+  const auto* allocated = std::get_if<AllocateReply>(&reply.value);
+  return allocated == nullptr ? 0 : allocated->chunks.size();
+}
+
+}  // namespace
 
 SessionTable::SessionTable(const Limits& limits) : limits_(limits) {
   MEMTIDE_CHECK(limits.remembered_replies_per_session > 0);
-}
-
-uint32_t SessionTable::SessionsOf(uint32_t uid) const {
-  uint32_t count = 0;
-  for (const auto& [id, session] : sessions_) count += session.uid == uid;
-  return count;
 }
 
 // Both limits bound descriptors and memory. The second one leaves sessions for other users.
@@ -24,7 +28,8 @@ absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the node has its limit of ", limits_.sessions, " sessions open"));
   }
-  if (SessionsOf(event.uid) >= limits_.sessions_per_uid) {
+  const auto user = users_.find(event.uid);
+  if (user != users_.end() && user->second.sessions >= limits_.sessions_per_uid) {
     return absl::ResourceExhaustedError(absl::StrCat("user ", event.uid, " has its limit of ",
                                                      limits_.sessions_per_uid,
                                                      " sessions open; end one of them first"));
@@ -34,6 +39,8 @@ absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
   Session& session = entry->second;
   session.id = event.session;
   session.uid = event.uid;
+  session.user = &users_[event.uid];
+  ++session.user->sessions;
   session.pid = event.pid;
   session.renewed_ = now;
   return absl::OkStatus();
@@ -42,12 +49,16 @@ absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
 void SessionTable::Erase(SessionId id) {
   const auto found = sessions_.find(id);
   MEMTIDE_CHECK(found != sessions_.end()) << "there is no session " << id;
-  const Session& session = found->second;
+  Session& session = found->second;
   // Tokens of these counts point at the session, so none may be left.
   MEMTIDE_CHECK(session.job == nullptr && session.waiters.empty() && session.leases.value() == 0 &&
-                session.waiting_calls.value() == 0)
+                session.waiting_calls.value() == 0 && session.evicts.empty())
       << "session " << id << " still uses its job";
+  while (!session.remembered_.empty()) ForgetOldest(session);
+  const uint32_t uid = session.uid;
+  const bool is_last = --session.user->sessions == 0;
   sessions_.erase(found);
+  if (is_last) users_.erase(uid);
 }
 
 Session* SessionTable::Find(SessionId id) {
@@ -108,19 +119,34 @@ absl::StatusOr<const Reply*> SessionTable::Replayed(const Session& session, uint
 void SessionTable::Remember(Session& session, uint64_t request_id, size_t event_kind,
                             const Reply& reply) {
   MEMTIDE_CHECK(request_id != 0);
-  if (session.remembered_.size() >= limits_.remembered_replies_per_session) {
-    session.remembered_.pop_front();
+  const size_t chunks = ChunksIn(reply);
+  while (!session.remembered_.empty() &&
+         (session.remembered_.size() >= limits_.remembered_replies_per_session ||
+          session.remembered_chunks_ + chunks > limits_.remembered_chunks_per_session)) {
+    ForgetOldest(session);
   }
   session.largest_request_id_ = std::max(session.largest_request_id_, request_id);
   session.remembered_.push_back({request_id, event_kind, std::make_unique<Reply>(reply)});
+  session.remembered_chunks_ += chunks;
+  remembered_chunks_ += chunks;
+}
+
+void SessionTable::ForgetOldest(Session& session) {
+  const size_t chunks = ChunksIn(*session.remembered_.front().reply);
+  session.remembered_chunks_ -= chunks;
+  remembered_chunks_ -= chunks;
+  session.remembered_.pop_front();
 }
 
 void SessionTable::CheckInvariants() const {
   MEMTIDE_CHECK(sessions_.size() <= limits_.sessions);
   std::map<uint32_t, uint32_t> of_uid;
+  size_t remembered_chunks = 0;
   for (const auto& [id, session] : sessions_) {
     MEMTIDE_CHECK(session.id == id);
     MEMTIDE_CHECK(++of_uid[session.uid] <= limits_.sessions_per_uid) << "user " << session.uid;
+    MEMTIDE_CHECK(session.user == &users_.at(session.uid));
+    remembered_chunks += session.remembered_chunks_;
     MEMTIDE_CHECK(session.remembered_.size() <= limits_.remembered_replies_per_session);
     for (const Session::Remembered& old : session.remembered_) {
       MEMTIDE_CHECK(old.request_id <= session.largest_request_id_);
@@ -128,6 +154,8 @@ void SessionTable::CheckInvariants() const {
     MEMTIDE_CHECK(session.job != nullptr || session.leases.value() == 0)
         << "session " << id << " has leases of no job";
   }
+  MEMTIDE_CHECK(remembered_chunks_ == remembered_chunks && users_.size() == of_uid.size());
+  for (const auto& [uid, user] : users_) MEMTIDE_CHECK(user.sessions == of_uid[uid]);
 }
 
 }  // namespace memtide

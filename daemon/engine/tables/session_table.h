@@ -6,8 +6,8 @@
 // renew within Limits::session_lease has expired: Tick() names it, and the engine ends it.
 //
 // A client that lost a reply repeats the call with the same request_id. The table keeps the last
-// Limits::remembered_replies_per_session replies of each session, so that such a call changes
-// nothing a second time.
+// Limits::remembered_replies_per_session replies of each session, or fewer if these name more than
+// remembered_chunks_per_session chunks, so that such a call changes nothing a second time.
 //
 // Ownership: a Session* stays valid until the session is erased.
 //
@@ -20,6 +20,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,9 +38,17 @@ namespace memtide {
 struct Job;
 struct Waiter;
 
+// What the sessions of one user have together.
+struct User {
+  uint32_t sessions = 0;
+  // Their calls that wait for chunks, and the chunks that these name.
+  Count waiting_calls, waiting_chunks;
+};
+
 struct Session {
   SessionId id;
   uint32_t uid = 0;
+  User* user = nullptr;  // Lives as long as a session of it.
   int32_t pid = 0;
   Job* job = nullptr;    // nullptr: none open (yet).
   bool opening = false;  // An OpenCall waits.
@@ -59,6 +69,9 @@ struct Session {
   std::map<ChunkId, Offered> offered;
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
+  std::set<CallId> evicts;       // Its evictions that are not answered.
+  // Its step parts that run, by their number; those that the mover computes have the number zero.
+  std::set<std::pair<uint64_t, StepId>> steps;
 
  private:
   friend class SessionTable;
@@ -70,6 +83,7 @@ struct Session {
 
   Instant renewed_;
   std::deque<Remembered> remembered_;  // Oldest first.
+  size_t remembered_chunks_ = 0;       // Their ids in these replies.
   // The largest id that was ever remembered: most ids are larger, and need no look at each reply.
   uint64_t largest_request_id_ = 0;
 };
@@ -105,9 +119,12 @@ class SessionTable {
   // INVALID_ARGUMENT: the id is zero, or belongs to another kind of call.
   absl::StatusOr<const Reply*> Replayed(const Session& session, uint64_t request_id,
                                         size_t event_kind) const;
-  // Forgets the oldest reply of the session where it has its limit of them.
+  // Forgets the oldest replies of the session where it has its limits of them. Keeps this one.
   // REQUIRES: request_id != 0.
   void Remember(Session& session, uint64_t request_id, size_t event_kind, const Reply& reply);
+
+  // Chunk ids in all remembered replies.
+  size_t remembered_chunks() const { return remembered_chunks_; }
 
   size_t size() const { return sessions_.size(); }
   Map::const_iterator begin() const { return sessions_.begin(); }
@@ -116,10 +133,12 @@ class SessionTable {
   void CheckInvariants() const;
 
  private:
-  uint32_t SessionsOf(uint32_t uid) const;
+  void ForgetOldest(Session& session);
 
   const Limits limits_;
   Instant last_tick_;
+  size_t remembered_chunks_ = 0;
+  std::map<uint32_t, User> users_;  // By uid, as long as they have sessions.
   Map sessions_;
 };
 

@@ -17,6 +17,7 @@ Limits SmallLimits() {
   limits.sessions = 3;
   limits.sessions_per_uid = 2;
   limits.remembered_replies_per_session = 2;
+  limits.remembered_chunks_per_session = 5;
   limits.session_lease = std::chrono::seconds(60);
   return limits;
 }
@@ -127,6 +128,35 @@ TEST_F(SessionTableTest, TheOldestReplyIsForgottenBeyondTheLimit) {
   EXPECT_EQ(table_.Replayed(session, 1, kFree).value(), nullptr);
   EXPECT_NE(table_.Replayed(session, 2, kFree).value(), nullptr);
   EXPECT_NE(table_.Replayed(session, 3, kFree).value(), nullptr);
+}
+
+TEST_F(SessionTableTest, RepliesAreForgottenWhoseChunksAreTooManyAndAllAreCounted) {
+  ASSERT_TRUE(Connect(1, 1000).ok());
+  ASSERT_TRUE(Connect(2, 1000).ok());
+  Session& session = *table_.Find(SessionId(1));
+  const auto allocated = [](size_t chunks) {
+    Reply reply;
+    reply.value = AllocateReply{std::vector<ChunkId>(chunks)};
+    return reply;
+  };
+  table_.Remember(session, 1, kAllocate, allocated(3));
+  table_.Remember(session, 2, kAllocate, allocated(2));
+  table_.Remember(*table_.Find(SessionId(2)), 1, kAllocate, allocated(4));
+  table_.CheckInvariants();
+  EXPECT_EQ(table_.remembered_chunks(), 9u);
+  EXPECT_NE(table_.Replayed(session, 1, kAllocate).value(), nullptr);
+  table_.Remember(session, 3, kAllocate, allocated(1));
+  EXPECT_EQ(table_.Replayed(session, 1, kAllocate).value(), nullptr);
+  EXPECT_NE(table_.Replayed(session, 2, kAllocate).value(), nullptr);
+  // The last reply is kept whatever its size.
+  table_.Remember(session, 4, kAllocate, allocated(6));
+  EXPECT_EQ(table_.Replayed(session, 3, kAllocate).value(), nullptr);
+  EXPECT_NE(table_.Replayed(session, 4, kAllocate).value(), nullptr);
+  table_.CheckInvariants();
+  EXPECT_EQ(table_.remembered_chunks(), 10u);
+  table_.Erase(SessionId(1));
+  table_.CheckInvariants();
+  EXPECT_EQ(table_.remembered_chunks(), 4u);
 }
 
 TEST_F(SessionTableTest, AReplyIsFoundThoughALaterCallHadASmallerId) {

@@ -43,6 +43,8 @@ struct WaitingPart {
   StepCall call;
   Instant deadline;
   Count::Token of_session;  // In its waiting_calls.
+  // In the waiting_chunks of its job and user.
+  Count::Tokens chunks_of_job, chunks_of_user;
 };
 
 struct SharedPart {

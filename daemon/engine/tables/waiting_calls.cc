@@ -1,7 +1,5 @@
 #include "daemon/engine/tables/waiting_calls.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "daemon/engine/tables/calls.h"
 
@@ -22,6 +20,7 @@ void WaitingCalls::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   waiter.waiting.calls_ = this;
   waiter.waiting.waiter_ = &waiter;
   waiter.waiting.age_ = ++last_age_;
+  ++at(waiter.tier).sizes[waiter.chunks.size()];
   for (size_t i = 0; i < waiter.chunks.size(); ++i) {
     naming_.emplace(std::make_pair(waiter.chunks[i], last_age_),
                     Naming{&waiter, waiter.AccessOf(i)});
@@ -53,6 +52,9 @@ void WaitingCalls::Unwatch(Waiter& waiter) {
 void WaitingCalls::Remove(Waiter& waiter) {
   Unwatch(waiter);
   for (const ChunkIndex index : waiter.chunks) naming_.erase({index, waiter.waiting.age()});
+  std::map<size_t, size_t>& sizes = at(waiter.tier).sizes;
+  const auto size = sizes.find(waiter.chunks.size());
+  if (--size->second == 0) sizes.erase(size);
   waiter.waiting.calls_ = nullptr;
   waiter.waiting.age_ = 0;
 }
@@ -102,14 +104,10 @@ Waiter& WaitingCalls::NextExcluded(Tier tier) {
   return *next->second;
 }
 
+// A call that is excluded now will need its room, too.
 uint32_t WaitingCalls::LargestAt(Tier tier) const {
-  const Queues& queues = at(tier);
-  size_t largest = 0;
-  // A call that is excluded now will need its room, too.
-  for (const ByAge* calls : {&queues.fetches_for_room, &queues.steps_for_room, &queues.excluded}) {
-    for (const auto& [age, waiter] : *calls) largest = std::max(largest, waiter->chunks.size());
-  }
-  return static_cast<uint32_t>(largest);
+  const std::map<size_t, size_t>& sizes = at(tier).sizes;
+  return sizes.empty() ? 0 : static_cast<uint32_t>(sizes.rbegin()->first);
 }
 
 void WaitingCalls::CheckInvariants() const {
@@ -130,17 +128,20 @@ void WaitingCalls::CheckInvariants() const {
   MEMTIDE_CHECK(naming_.size() == named);
   for (const Tier tier : kAllTiers) {
     const Queues& queues = at(tier);
+    std::map<size_t, size_t> sizes;
     const auto check = [&](const ByAge& calls, WaitsFor reason, bool steps, bool fetches) {
       for (const auto& [age, waiter] : calls) {
         MEMTIDE_CHECK(waiter->waiting.calls_ == this && waiter->waiting.age() == age);
         MEMTIDE_CHECK(waiter->tier == tier && waiter->waiting.reason() == reason);
         MEMTIDE_CHECK(waiter->runs_step() ? steps : fetches);
+        ++sizes[waiter->chunks.size()];
       }
       queued += calls.size();
     };
     check(queues.fetches_for_room, WaitsFor::kRoom, false, true);
     check(queues.steps_for_room, WaitsFor::kRoom, true, false);
     check(queues.excluded, WaitsFor::kLease, true, true);
+    MEMTIDE_CHECK(queues.sizes == sizes);
   }
   MEMTIDE_CHECK(watching_.size() == queued);
 }

@@ -104,7 +104,8 @@ class WaitingCalls {
   using ByAge = std::map<uint64_t, Waiter*>;
   struct Queues {
     ByAge fetches_for_room, steps_for_room, excluded;
-    uint64_t last_excluded = 0;  // The age of the call that NextExcluded() returned.
+    std::map<size_t, size_t> sizes;  // Numbers of calls, by their number of chunks.
+    uint64_t last_excluded = 0;      // The age of the call that NextExcluded() returned.
   };
 
   Queues& at(Tier tier) { return queues_[static_cast<int>(tier)]; }
