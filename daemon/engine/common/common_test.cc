@@ -1,5 +1,6 @@
 // What sessions of one user have in common, on an EngineByteHarness: which bytes become one, who
 // sees what, and that memory goes with its last reader.
+#include <chrono>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -108,6 +109,25 @@ TEST_F(CommonTest, OtherBytesAreNotSharedAndCostNoCopy) {
   EXPECT_EQ(Allocated(), 8u);
   EXPECT_EQ(node_.memory_segments(), segments);
   EXPECT_EQ(node_.in_flight(), 0u);
+}
+
+TEST_F(CommonTest, AnEventExaminesAFewWaitingOffersAndTheNextOneTheOthers) {
+  EngineOptions options = options_;
+  options.limits.chunks_per_call = 4;
+  EngineByteHarness node(options);
+  node.elastic_ = true;
+  Script a(&node, 4, 1), b(&node, 4, 1);
+  a.Offer();
+  while (node.in_flight() > 0) node.FinishOne();
+  b.Ask();
+  node.FinishOne();  // The contents are being made from now on.
+  const CallId first = a.Ask(), second = a.Ask();
+  EXPECT_FALSE(node.Answered(first));
+  node.Wait(std::chrono::seconds(3));
+  EXPECT_TRUE(node.Answered(first));
+  EXPECT_FALSE(node.Answered(second));
+  node.Wait(std::chrono::milliseconds(50));
+  EXPECT_TRUE(node.Answered(second));
 }
 
 TEST_F(CommonTest, WhatIsOfferedAgainIsNotHashedAgain) {

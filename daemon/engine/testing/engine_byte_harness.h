@@ -80,6 +80,11 @@ class EngineByteHarness {
       Post(TransferDone{transfer.transfer, std::move(status)});
     }
   }
+  // Lets time pass in which nothing that is in flight ends.
+  void Wait(Duration time) {
+    now_ += time;
+    Post(Tick{});
+  }
   // Lets time pass and transfers end until the call is answered.
   void FinishUntilAnswered(CallId call) {
     for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
