@@ -238,6 +238,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
     open.manifest = job.kept_ranks[session.rank].manifest;
   }
   session.committed_step = session.opened_at_step = open.committed_step;
+  open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   const Share& device = job.share(Tier::kDevice);
