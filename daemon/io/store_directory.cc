@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/parent_directories.h"
 #include "base/status_macros.h"
 #include "daemon/io/disk.h"
 #include "daemon/io/io_error.h"
@@ -160,6 +161,9 @@ bool SupportsDirectIo(int fd) {
 absl::StatusOr<StoreDirectory> StoreDirectory::Claim(const std::string& path) {
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd directory, OpenDirectory(path));
   MEMTIDE_RETURN_IF_ERROR(CheckIsPrivate(path, directory.get()));
+  if (const absl::Status parents = CheckParents(path); !parents.ok()) {
+    return NotOurs(path, absl::StrCat("is at a place of others: ", parents.message()));
+  }
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd marker, OpenMarker(path, directory.get()));
   MEMTIDE_RETURN_IF_ERROR(LockMarker(path, marker.get()));
   MEMTIDE_RETURN_IF_ERROR(RemoveLeftovers(path, directory.get()));
