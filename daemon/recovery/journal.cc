@@ -181,23 +181,28 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
+  // Another version may have another size, too.
+  struct {
+    char magic[sizeof(kMagic)];
+    uint64_t version;
+  } start = {};
+  const bool is_journal = pread(fd.get(), &start, sizeof(start), 0) == sizeof(start) &&
+                          std::memcmp(start.magic, kMagic, sizeof(kMagic)) == 0;
+  if (!is_journal) return absl::DataLossError("the file is not a memtided journal");
+  if (start.version < kOldestVersion || start.version > kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the journal has version ", start.version, "; this memtided reads versions ",
+                     kOldestVersion, " to ", kVersion));
+  }
   struct stat status;
   // A shorter file would be mapped all the same, and end the daemon with SIGBUS when it is read.
   if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != FileBytes()) {
-    return absl::DataLossError("the file is not a memtided journal, or has another version");
+    return absl::DataLossError("the journal is cut off");
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
-  Header& header = HeaderOf(journal->memory_);
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return absl::DataLossError("the file is not a memtided journal");
-  }
-  if (header.version < kOldestVersion || header.version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
-                                                      "; this memtided reads ", kVersion));
-  }
   MEMTIDE_RETURN_IF_ERROR(journal->Read());
   // From here on records have stripes and ranks, which a daemon of an older version would ignore.
-  header.version = kVersion;
+  HeaderOf(journal->memory_).version = kVersion;
   return journal;
 }
 

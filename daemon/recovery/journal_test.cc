@@ -213,6 +213,12 @@ TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
   const uint64_t version = 99;
   ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
   EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kFailedPrecondition);
+  OwnedFd larger(memfd_create("larger", MFD_CLOEXEC));
+  ASSERT_EQ(pwrite(larger.get(), "memtideJ", 8, 0), 8);
+  ASSERT_EQ(pwrite(larger.get(), &version, sizeof(version), 8), 8);
+  EXPECT_EQ(Journal::Open(Duplicate(larger.get())).status().code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "another version may have another size";
   const uint64_t this_version = 3;
   ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
   ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());
