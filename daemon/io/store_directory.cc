@@ -219,10 +219,11 @@ absl::Status StoreDirectory::Probe() {
 }
 
 absl::Status StoreDirectory::Adopt(int file, Bytes size) const {
-  struct stat directory, status;
+  // The marker, because files and directories of an overlay are on different devices.
+  struct stat marker, status;
   const int flags = fcntl(file, F_GETFL);
-  if (flags < 0 || fstat(directory_.get(), &directory) != 0 || fstat(file, &status) != 0 ||
-      !S_ISREG(status.st_mode) || status.st_dev != directory.st_dev ||
+  if (flags < 0 || fstat(marker_.get(), &marker) != 0 || fstat(file, &status) != 0 ||
+      !S_ISREG(status.st_mode) || status.st_dev != marker.st_dev ||
       static_cast<uint64_t>(status.st_size) != size.count() ||
       ((flags & O_DIRECT) != 0) != direct_) {
     return absl::DataLossError(absl::StrCat("descriptor ", file, " is not a file of ",

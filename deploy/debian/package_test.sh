@@ -115,7 +115,7 @@ if [[ ${1-} == inside ]]; then
   echo "a purge leaves nothing but the user"
   dpkg_ends 0 --purge memtide
   for path in /etc/default/memtided /etc/needrestart/conf.d/memtide.conf /usr/lib/memtide \
-    /var/cache/memtide /var/lib/memtide/.memtide-store; do
+    /var/cache/memtide /var/lib/memtide; do
     [[ ! -e $path ]] || fail "the purge left $path"
   done
   id memtide >/dev/null || fail "files elsewhere would belong to nobody"
@@ -133,10 +133,8 @@ if [[ ${1-} == boot ]]; then
   mount --rbind /dev "$root/dev"
   mount --rbind /sys "$root/sys"
   mount -t proc proc "$root/proc"
-  # Files without a name on an overlay are on another device than their directory, so that the next
-  # daemon would not take them for its own.
-  mkdir -p "$root/var/lib/memtide"
-  for directory in run tmp var/log var/lib/memtide; do mount -t tmpfs memtide-test "$root/$directory"; done
+  rm -rf "$root/var/lib/memtide"
+  for directory in run tmp var/log; do mount -t tmpfs memtide-test "$root/$directory"; done
   mount --bind "$work" "$root/mnt"
   mkdir -p "$root/run/systemd/system" "$root/run/lock" "$root/var/lib/dpkg/updates"
   cat >"$root/run/systemd/system/test.service" <<'END'
