@@ -131,6 +131,8 @@ typedef struct memtide_properties {
   int32_t dl_device_id;
   uint32_t needs_streams; /* 1: memtide_cover_streams makes waits for the GPU shorter */
   uint32_t device_number; /* of the device that lends the device slots, on its node */
+  uint64_t job_id;        /* of the client's job, in memtide_inspect_node's listing */
+  uint64_t session_id; /* of the client itself, there; 0: the daemon is older and does not say it */
 } memtide_properties;
 
 typedef struct memtide_stats {

@@ -1,8 +1,9 @@
 // memtided: turns flags into a Config, starts the Node, and waits for a reason to end.
 //
 // Exit status: 0 after SIGTERM, SIGINT or the end of the lifeline; 2 for settings that cannot work;
-// 1 for all other errors. It is 1, too, if settings cannot work and jobs wait to be restored, as
-// systemd does not restart a service after status 2, and closes the jobs' descriptors then.
+// 1 for all other errors. It is 1, too, if settings cannot work, or the journal is of another
+// version, and jobs wait to be restored: systemd does not restart a service after status 2, and
+// closes the jobs' descriptors then.
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -168,6 +169,14 @@ int Main(int argc, char** argv) {
   }
   if (line->list_gpus) return PrintGpus(ListGpus());
   if (line->ask_gpus) return PrintGpus(AskGpus());
+  if (absl::IsFailedPrecondition(persisted.unreadable)) {
+    std::fprintf(
+        stderr,
+        "memtided: %s. The jobs that it names wait, untouched: to resume them, install the "
+        "memtided that wrote it; `systemctl stop memtided` ends them\n",
+        std::string(persisted.unreadable.message()).c_str());
+    return kExitFailed;
+  }
   const absl::StatusOr<Config> config = Configure(line->config, measured);
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());

@@ -141,6 +141,8 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
     result.dl_device_id = known.device.id;
     result.needs_streams = known.needs_streams ? 1 : 0;
     result.device_number = known.job.device_number;
+    result.job_id = known.job.id;
+    result.session_id = known.job.session_id;
     CopyCommonFields(result, properties);
     return absl::OkStatus();
   });

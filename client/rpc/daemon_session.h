@@ -77,6 +77,7 @@ struct DaemonAddress {
 
 // What the daemon granted at Open.
 struct Job {
+  uint64_t id = 0, session_id = 0;  // In listings. An older daemon does not say the second.
   Bytes chunk_size;
   uint32_t device_slots = 0, host_slots = 0, ssd_slots = 0;
   uint32_t max_chunks = 0;

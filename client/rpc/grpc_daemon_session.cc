@@ -61,6 +61,8 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
   Job job;
   MEMTIDE_ASSIGN_OR_RETURN(limits_, ReadLimits(reply.limits()));
   job.limits = limits_;
+  job.id = reply.job_id();
+  job.session_id = reply.session_id();
   job.chunk_size = Bytes(reply.chunk_size_bytes());
   job.device_slots = reply.device_slots();
   job.host_slots = reply.host_slots();

@@ -177,7 +177,13 @@ void EngineState::CheckInvariants() const {
       MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
     }
   }
-  for (const auto& [id, job] : jobs_) job->names.CheckInvariants();
+  Bytes manifests;
+  for (const auto& [id, job] : jobs_) {
+    job->names.CheckInvariants();
+    manifests += Bytes(job->manifest.text().size());
+    for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
+  }
+  MEMTIDE_CHECK(manifest_bytes_.all() == manifests) << manifests << " are there";
   for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
   for (const auto& [user, contents] : commons_) {
     contents.CheckInvariants();

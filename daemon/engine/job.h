@@ -24,6 +24,7 @@
 #include "daemon/engine/tables/chunk.h"
 #include "daemon/engine/tables/common_contents.h"
 #include "daemon/engine/tables/job_trace.h"
+#include "daemon/engine/tables/manifest.h"
 #include "daemon/engine/tables/member_table.h"
 #include "daemon/engine/tables/name_table.h"
 #include "daemon/engine/tables/shared_parts.h"
@@ -71,7 +72,7 @@ struct WaitingCommit {
 struct KeptRank {
   SessionId session;  // The rank's last one, which owns its chunks until the next one opens.
   uint64_t committed_step = 0;
-  std::string manifest;
+  Manifest manifest;
 };
 
 struct Job {
@@ -122,7 +123,7 @@ struct Job {
   Bytes own_host, own_host_peak, own_host_predicted;
   JobTrace trace;
   uint64_t committed_step = 0;
-  std::string manifest;  // The step manifest of the last commit.
+  Manifest manifest;  // The step manifest of the last commit.
   ListedWork listed_work{this};
   Duration stalled{0};       // The sum of the stalls of its fetches.
   uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.

@@ -368,7 +368,8 @@ class EngineState {
   // --- chunks/commit.cc ---
   void On(const CommitCall& event);
   // `last`: the number of the last committed step.
-  absl::Status CheckCommit(uint64_t last, const CommitCall& event) const;
+  absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
+  absl::Status CheckManifests(const Session& session, Bytes size) const;
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -509,6 +510,7 @@ class EngineState {
   // as the slots of the chunks, which point into the pools of the jobs.
   SessionTable sessions_;
   ShareLedger ledger_;
+  ManifestBytes manifest_bytes_;  // What the jobs' manifests take.
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<std::pair<uint32_t, Bytes>, CommonContents> commons_;  // By uid and chunk size.
   ChunkTable chunks_;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #ifdef HAVE_LIBSYSTEMD
@@ -13,10 +14,20 @@
 
 namespace memtide {
 
+namespace {
+
+constexpr char kStorePrefix[] = "store-";
+
+}  // namespace
+
 std::string RegionName(RegionId region) { return absl::StrCat(kRegionPrefix, region.value()); }
 
 std::string StoreFileName(StoreId store, size_t file) {
-  return absl::StrCat("store-", store.value(), ".", file);
+  return absl::StrCat(kStorePrefix, store.value(), ".", file);
+}
+
+bool IsMemoryName(absl::string_view name) {
+  return absl::StartsWith(name, kRegionPrefix) || absl::StartsWith(name, kStorePrefix);
 }
 
 #ifdef HAVE_LIBSYSTEMD

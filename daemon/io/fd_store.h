@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "daemon/io/owned_fd.h"
 
@@ -29,6 +30,8 @@ void RemoveStoredFd(const std::string& name);
 inline constexpr char kRegionPrefix[] = "region-";
 std::string RegionName(RegionId region);
 std::string StoreFileName(StoreId store, size_t file);
+// Whether it is one of these.
+bool IsMemoryName(absl::string_view name);
 
 // The descriptors that earlier processes of the service stored, by name; the last one if several
 // have the same name. To be called once.

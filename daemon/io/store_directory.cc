@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/parent_directories.h"
 #include "base/status_macros.h"
 #include "daemon/io/disk.h"
 #include "daemon/io/io_error.h"
@@ -160,6 +161,9 @@ bool SupportsDirectIo(int fd) {
 absl::StatusOr<StoreDirectory> StoreDirectory::Claim(const std::string& path) {
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd directory, OpenDirectory(path));
   MEMTIDE_RETURN_IF_ERROR(CheckIsPrivate(path, directory.get()));
+  if (const absl::Status parents = CheckParents(path); !parents.ok()) {
+    return NotOurs(path, absl::StrCat("is at a place of others: ", parents.message()));
+  }
   MEMTIDE_ASSIGN_OR_RETURN(OwnedFd marker, OpenMarker(path, directory.get()));
   MEMTIDE_RETURN_IF_ERROR(LockMarker(path, marker.get()));
   MEMTIDE_RETURN_IF_ERROR(RemoveLeftovers(path, directory.get()));
@@ -215,10 +219,11 @@ absl::Status StoreDirectory::Probe() {
 }
 
 absl::Status StoreDirectory::Adopt(int file, Bytes size) const {
-  struct stat directory, status;
+  // The marker, because files and directories of an overlay are on different devices.
+  struct stat marker, status;
   const int flags = fcntl(file, F_GETFL);
-  if (flags < 0 || fstat(directory_.get(), &directory) != 0 || fstat(file, &status) != 0 ||
-      !S_ISREG(status.st_mode) || status.st_dev != directory.st_dev ||
+  if (flags < 0 || fstat(marker_.get(), &marker) != 0 || fstat(file, &status) != 0 ||
+      !S_ISREG(status.st_mode) || status.st_dev != marker.st_dev ||
       static_cast<uint64_t>(status.st_size) != size.count() ||
       ((flags & O_DIRECT) != 0) != direct_) {
     return absl::DataLossError(absl::StrCat("descriptor ", file, " is not a file of ",

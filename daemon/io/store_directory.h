@@ -23,9 +23,9 @@ namespace memtide {
 
 class StoreDirectory {
  public:
-  // FAILED_PRECONDITION, naming the reason, if others than this user can write to the directory, it
-  // is a symbolic link, it holds foreign files, another daemon has claimed it, or its file system
-  // cannot reserve blocks. NOT_FOUND if it does not exist.
+  // FAILED_PRECONDITION, naming the reason, if others than this user can write to the directory, or
+  // replace it or one above it, it is a symbolic link, it holds foreign files, another daemon has
+  // claimed it, or its file system cannot reserve blocks. NOT_FOUND if it does not exist.
   static absl::StatusOr<StoreDirectory> Claim(const std::string& path);
 
   const std::string& path() const { return path_; }

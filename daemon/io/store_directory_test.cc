@@ -105,6 +105,15 @@ TEST_F(StoreDirectoryTest, ADirectoryThatOthersCanWriteIsRefused) {
   EXPECT_TRUE(Names().empty());
 }
 
+TEST_F(StoreDirectoryTest, ADirectoryThatOthersCanReplaceIsRefused) {
+  ASSERT_EQ(mkdir(At("above").c_str(), 0777), 0);
+  ASSERT_EQ(mkdir(At("above/d").c_str(), 0700), 0);
+  ASSERT_EQ(chmod(At("above").c_str(), 0777), 0);
+  EXPECT_THAT(Refusal(At("above/d")), HasSubstr("write to \"" + At("above") + "\""));
+  ASSERT_EQ(chmod(At("above").c_str(), 0755), 0);
+  EXPECT_TRUE(StoreDirectory::Claim(At("above/d")).ok());
+}
+
 TEST_F(StoreDirectoryTest, WhatIsNotADirectoryIsRefused) {
   Write("file", "");
   EXPECT_THAT(Refusal(At("file")), HasSubstr("ENOTDIR"));

@@ -25,9 +25,16 @@ constexpr uint64_t kVersion = 3;
 constexpr uint64_t kOldestVersion = 1;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
-// Chunks per entry when the journal is compacted.
-// An entry is encoded as one protobuf message, whose size this bounds.
-constexpr size_t kChunksPerEntry = 4096;
+// Chunks per entry where the content is written anew.
+constexpr size_t kChunksPerEntry = 512;
+// What each Append writes of the content while that is written anew: for each byte of its own, so
+// that the content is whole when a quarter as much has been appended, and at least.
+constexpr uint64_t kRewrittenPerByte = 4;
+constexpr uint64_t kLeastSlice = 128 << 10;
+constexpr uint64_t kLeastFreed = 4 << 20;  // As many bytes are freed in about as much time.
+// What a job or chunk takes in an entry beside its own bytes: a tag, a size, and its part of what
+// is in front of an entry.
+constexpr uint64_t kFramingBytes = 16;
 
 struct Header {
   char magic[8];
@@ -164,7 +171,7 @@ bool Decode(const journal::Entry& entry, Record* record) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(Bytes most_live) {
   // The file has pages only where records were written, however large its two halves are.
   OwnedFd fd(memfd_create("memtide-journal", MFD_CLOEXEC));
   if (!fd.valid() || fchmod(fd.get(), 0600) != 0 ||
@@ -175,29 +182,37 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
   Header& header = HeaderOf(journal->memory_);
   header.version = kVersion;
   header.counts.store(0, std::memory_order_release);
+  journal->most_live_ = most_live;
   // The magic number comes last: a daemon that is killed before leaves a file that Open() refuses.
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   return journal;
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
+  // Another version may have another size, too.
+  struct {
+    char magic[sizeof(kMagic)];
+    uint64_t version;
+  } start = {};
+  const bool is_journal = pread(fd.get(), &start, sizeof(start), 0) == sizeof(start) &&
+                          std::memcmp(start.magic, kMagic, sizeof(kMagic)) == 0;
+  if (!is_journal) return absl::DataLossError("the file is not a memtided journal");
+  if (start.version < kOldestVersion || start.version > kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the journal has version ", start.version,
+                                                      "; this memtided reads versions ",
+                                                      kOldestVersion, " to ", kVersion));
+  }
   struct stat status;
   // A shorter file would be mapped all the same, and end the daemon with SIGBUS when it is read.
   if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) != FileBytes()) {
-    return absl::DataLossError("the file is not a memtided journal, or has another version");
+    return absl::DataLossError("the journal is cut off");
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
-  Header& header = HeaderOf(journal->memory_);
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
-    return absl::DataLossError("the file is not a memtided journal");
-  }
-  if (header.version < kOldestVersion || header.version > kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
-                                                      "; this memtided reads ", kVersion));
-  }
   MEMTIDE_RETURN_IF_ERROR(journal->Read());
+  // That process may have ended while it wrote the other half, or before it freed it.
+  journal->to_free_[1 - journal->active()] = kMostBytes.count();
   // From here on records have stripes and ranks, which a daemon of an older version would ignore.
-  header.version = kVersion;
+  HeaderOf(journal->memory_).version = kVersion;
   return journal;
 }
 
@@ -231,77 +246,171 @@ absl::Status Journal::Read() {
         !Decode(entry, &record)) {
       return damaged;
     }
-    Apply(record);
+    Apply(record, entry);
     at += size;
     left -= size;
   }
   return absl::OkStatus();
 }
 
-// jobs_ and chunks_ have what the active half says. Compact() writes it anew, and Contents()
-// returns it.
-void Journal::Apply(const Record& record) {
+template <typename Key, typename T>
+void Journal::Keep(std::map<Key, Kept<T>>* records, Key key, const T& record, uint64_t bytes) {
+  Kept<T>& place = (*records)[key];
+  live_bytes_ += bytes - place.bytes;
+  place = {record, bytes};
+}
+
+template <typename Key, typename T>
+void Journal::Drop(std::map<Key, Kept<T>>* records, Key key) {
+  const auto found = records->find(key);
+  if (found == records->end()) return;
+  live_bytes_ -= found->second.bytes;
+  records->erase(found);
+}
+
+// jobs_ and chunks_ have what the active half says, unless it is full. ContinueRewrite() writes it
+// anew, and Contents() returns it. `entry` is the record, encoded.
+void Journal::Apply(const Record& record, const journal::Entry& entry) {
   // Ends come first, because one record may free a place and put a new chunk there.
-  for (const JobId job : record.ended) jobs_.erase(job);
-  for (const JobRecord& job : record.jobs) jobs_[job.job] = job;
-  for (const uint32_t place : record.freed) chunks_.erase(place);
-  for (const ChunkRecord& chunk : record.chunks) chunks_[PlaceOf(chunk.chunk)] = chunk;
+  for (const JobId job : record.ended) Drop(&jobs_, job);
+  for (size_t i = 0; i < record.jobs.size(); ++i) {
+    Keep(&jobs_, record.jobs[i].job, record.jobs[i],
+         kFramingBytes + entry.jobs(static_cast<int>(i)).ByteSizeLong());
+  }
+  for (const uint32_t place : record.freed) Drop(&chunks_, place);
+  for (size_t i = 0; i < record.chunks.size(); ++i) {
+    Keep(&chunks_, PlaceOf(record.chunks[i].chunk), record.chunks[i],
+         kFramingBytes + entry.chunks(static_cast<int>(i)).ByteSizeLong());
+  }
+}
+
+int Journal::active() const {
+  return (HeaderOf(memory_).counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
 }
 
 absl::Status Journal::Append(const Record& record) {
-  // Compact has reported this once.
-  if (full_) return absl::OkStatus();
-  Apply(record);
+  const journal::Entry entry = Encode(record);
+  Apply(record, entry);
+  if (live_bytes_ > most_live_.count()) return BecomeFull();
   std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
   const uint64_t before = counts.load(std::memory_order_relaxed);
   uint64_t end = before & ~kSecondHalf;
-  const int half = (before & kSecondHalf) != 0;
-  if (end < worth_writing_anew_.count() && Write(half, &end, record)) {
-    // This store commits the record: a kill before it leaves the journal as it was.
+  const bool has_room = full_ || Write(active(), &end, entry);
+  // This store commits the record: a kill before it leaves the journal as it was.
+  if (!full_ && has_room) {
     counts.store((before & kSecondHalf) | end, std::memory_order_release);
-    return absl::OkStatus();
   }
-  return Compact();
+  uint64_t most_bytes = std::max(kLeastSlice, kRewrittenPerByte * entry.ByteSizeLong());
+  if (!has_room) {
+    // The other half has to take all of the content now.
+    most_bytes = 2 * kMostBytes.count();
+    if (!rewrite_.has_value()) BeginRewrite();
+  }
+  if (rewrite_.has_value()) {
+    // The record goes behind the content that is written already, of which it may change something.
+    const bool fits = Write(1 - active(), &rewrite_->end, entry) && ContinueRewrite(most_bytes);
+    if (!fits && !has_room) return BecomeFull();
+    if (!fits) AbandonRewrite();
+  } else if (FreeSome(std::max(kLeastFreed, most_bytes))) {
+    // A half is written from empty on.
+  } else if (full_ || end >= worth_writing_anew_.count()) {
+    BeginRewrite();
+  }
+  return absl::OkStatus();
 }
 
-absl::Status Journal::Compact() {
+// An old record could name a slot that was used again, so none is left.
+absl::Status Journal::BecomeFull() {
   std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
-  const int old = (counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
-  const int fresh = 1 - old;
-  // Until `counts` changes, the old half is active and whole.
-  uint64_t end = 0;
-  bool fits = true;
-  Record some;
-  for (const auto& [id, job] : jobs_) {
-    some.jobs = {job};
-    fits = fits && Write(fresh, &end, some);
-  }
-  some.jobs.clear();
-  for (const auto& [place, chunk] : chunks_) {
-    some.chunks.push_back(chunk);
-    if (some.chunks.size() < kChunksPerEntry) continue;
-    fits = fits && Write(fresh, &end, some);
-    some.chunks.clear();
-  }
-  fits = fits && Write(fresh, &end, some);
-  full_ = !fits;
-  // A full journal is emptied, because an old record could name a slot that was used again.
-  const uint64_t half = fresh == 1 ? kSecondHalf : 0;
-  counts.store(fits ? half | end : half, std::memory_order_release);
-  // At four times the live content, compaction adds about a third to what Append writes.
-  worth_writing_anew_ = std::max(kFewBytes, Bytes(end) * 4);
-  // If the kernel refuses, the memory stays in use until the half is written again.
-  (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(Begin(old)), static_cast<off_t>(kMostBytes.count()));
-  if (fits) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the journal of jobs that outlive the daemon exceeds ", FormatBytes(kMostBytes),
-                   "; no job will outlive this daemon. Use fewer named jobs or shorter step "
-                   "manifests"));
+  AbandonRewrite();
+  if (full_) return absl::OkStatus();
+  full_ = true;
+  to_free_[active()] = counts.load(std::memory_order_relaxed) & ~kSecondHalf;
+  counts.store(active() == 1 ? kSecondHalf : 0, std::memory_order_release);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the journal of jobs that outlive the daemon has ", FormatBytes(Bytes(live_bytes_)),
+      "; at most ", FormatBytes(most_live_),
+      ". Until it fits again, no job outlives this daemon: use fewer named jobs or shorter step "
+      "manifests"));
 }
 
-bool Journal::Write(int half, uint64_t* end, const Record& record) {
-  const journal::Entry entry = Encode(record);
+void Journal::AbandonRewrite() {
+  if (rewrite_.has_value()) to_free_[1 - active()] = rewrite_->end;
+  rewrite_.reset();
+}
+
+void Journal::BeginRewrite() {
+  while (FreeSome(kMostBytes.count())) {
+  }
+  rewrite_.emplace();
+}
+
+bool Journal::ContinueRewrite(uint64_t most_bytes) {
+  // Until `counts` changes, the old half is active and whole.
+  uint64_t written = 0;
+  while (written < most_bytes) {
+    uint64_t bytes = 0;
+    if (!WriteSome(&bytes)) return false;
+    if (bytes == 0) break;
+    written += bytes;
+  }
+  if (written >= most_bytes) return true;  // There may be more.
+  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
+  to_free_[active()] = counts.load(std::memory_order_relaxed) & ~kSecondHalf;
+  counts.store((active() == 0 ? kSecondHalf : 0) | rewrite_->end, std::memory_order_release);
+  // At four times the live content, rewriting adds about a third to what Append writes. Half of a
+  // half is left for what is appended meanwhile.
+  worth_writing_anew_ = std::min(std::max(kFewBytes, Bytes(rewrite_->end) * 4), kMostBytes / 2);
+  rewrite_.reset();
+  full_ = false;
+  return true;
+}
+
+// Writes the next entry of the content; none is left if it has zero `bytes`. False: there is no
+// room.
+bool Journal::WriteSome(uint64_t* bytes) {
+  Record some;
+  if (!rewrite_->jobs_are_written) {
+    const auto job = jobs_.lower_bound(rewrite_->next_job);
+    if (job != jobs_.end()) {
+      some.jobs = {job->second.record};
+      rewrite_->next_job = JobId(job->first.value() + 1);
+    } else {
+      rewrite_->jobs_are_written = true;
+    }
+  }
+  if (rewrite_->jobs_are_written) {
+    auto chunk = rewrite_->next_chunk > UINT32_MAX
+                     ? chunks_.end()
+                     : chunks_.lower_bound(static_cast<uint32_t>(rewrite_->next_chunk));
+    for (; chunk != chunks_.end() && some.chunks.size() < kChunksPerEntry; ++chunk) {
+      some.chunks.push_back(chunk->second.record);
+      rewrite_->next_chunk = uint64_t{chunk->first} + 1;
+    }
+    if (some.chunks.empty()) return true;
+  }
+  const uint64_t before = rewrite_->end;
+  const bool fits = Write(1 - active(), &rewrite_->end, Encode(some));
+  *bytes = rewrite_->end - before;
+  return fits;
+}
+
+// REQUIRES: nothing is written anew.
+bool Journal::FreeSome(uint64_t most_bytes) {
+  for (int half = 0; half < 2; ++half) {
+    uint64_t& end = to_free_[half];
+    if (end == 0 || (half == active() && !full_)) continue;
+    const uint64_t bytes = std::min(end, most_bytes);
+    end -= bytes;
+    // If the kernel refuses, the memory stays in use until the half is written again.
+    (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(Begin(half) + end), static_cast<off_t>(bytes));
+    return true;
+  }
+  return false;
+}
+
+bool Journal::Write(int half, uint64_t* end, const journal::Entry& entry) {
   const size_t size = entry.ByteSizeLong();
   // The bound also makes the length fit the 32 bits in front of an entry.
   if (size > kMostBytes.count() || *end + sizeof(uint32_t) + size > kMostBytes.count()) {
@@ -317,8 +426,8 @@ bool Journal::Write(int half, uint64_t* end, const Record& record) {
 
 Restore Journal::Contents() const {
   Restore contents;
-  for (const auto& [id, job] : jobs_) contents.job_records.push_back(job);
-  for (const auto& [place, chunk] : chunks_) contents.chunk_records.push_back(chunk);
+  for (const auto& [id, job] : jobs_) contents.job_records.push_back(job.record);
+  for (const auto& [place, chunk] : chunks_) contents.chunk_records.push_back(chunk.record);
   return contents;
 }
 

@@ -8,7 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -129,6 +132,103 @@ TEST(JournalTest, ItsMemoryStaysBoundedHoweverLongItRuns) {
   for (const ChunkRecord& chunk : contents.chunk_records) EXPECT_EQ(chunk.version, Version(2000));
 }
 
+Bytes MemoryOf(const Journal& journal) {
+  struct stat status;
+  EXPECT_EQ(fstat(journal.fd(), &status), 0);
+  return Bytes(static_cast<uint64_t>(status.st_blocks) * 512);
+}
+
+// The steps that the journal restores, by job.
+std::map<JobId, uint64_t> StepsIn(int fd) {
+  const auto journal = Journal::Open(Duplicate(fd));
+  EXPECT_TRUE(journal.ok()) << journal.status();
+  std::map<JobId, uint64_t> steps;
+  if (!journal.ok()) return steps;
+  for (const JobRecord& job : (*journal)->Contents().job_records) {
+    steps[job.job] = job.committed_step;
+  }
+  return steps;
+}
+
+Record CommitOf(uint64_t job, uint64_t step, size_t manifest_bytes) {
+  Record record;
+  record.jobs = {SomeJob(job)};
+  record.jobs[0].committed_step = step;
+  record.jobs[0].manifest = std::string(manifest_bytes, 'm');
+  return record;
+}
+
+TEST(JournalTest, NoAppendWritesOrFreesMuchHoweverLargeTheContentIs) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  constexpr uint64_t kJobs = 128;
+  for (uint64_t id = 1; id <= kJobs; ++id) {
+    ASSERT_TRUE((*journal)->Append(CommitOf(id, 1, 256 << 10)).ok());
+  }
+  Bytes before = MemoryOf(**journal), most = before, least = before;
+  // More than four times the content.
+  for (int i = 0; i < 12'000; ++i) {
+    ASSERT_TRUE((*journal)->Append(CommitOf(kJobs + 1 + i % 8, i, 16 << 10)).ok());
+    const Bytes after = MemoryOf(**journal);
+    ASSERT_LE(after, before + MiB(1)) << i;
+    ASSERT_LE(before, after + MiB(5)) << i;
+    before = after;
+    most = std::max(most, after);
+    least = std::min(least, after);
+  }
+  EXPECT_LT(least + MiB(64), most) << "it was written anew, and the old half was freed";
+  EXPECT_EQ(StepsIn((*journal)->fd()).size(), kJobs + 8);
+}
+
+// A process may end between any two of these.
+TEST(JournalTest, TheContentIsWholeAfterEachRecordWhileItIsWrittenAnew) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  std::map<JobId, uint64_t> expected;
+  std::mt19937 random(1);
+  for (uint64_t step = 1; step <= 600; ++step) {
+    const uint64_t id = 1 + random() % 24;
+    Record record = CommitOf(id, step, random() % (100 << 10));
+    if (random() % 4 == 0) {
+      record.jobs.clear();
+      record.ended = {JobId(id)};
+      expected.erase(JobId(id));
+    } else {
+      expected[JobId(id)] = step;
+    }
+    ASSERT_TRUE((*journal)->Append(record).ok());
+    ASSERT_EQ(StepsIn((*journal)->fd()), expected) << step;
+  }
+}
+
+TEST(JournalTest, OneThatIsFullIsEmptyUntilItsContentFitsAgain) {
+  auto journal = Journal::Create(MiB(8));
+  ASSERT_TRUE(journal.ok());
+  uint64_t id = 1;
+  absl::Status status;
+  for (; status.ok(); ++id) {
+    ASSERT_LT(id, 100u);
+    status = (*journal)->Append(CommitOf(id, 1, 512 << 10));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(StepsIn((*journal)->fd()).empty()) << "an old record could be wrong";
+  EXPECT_TRUE((*journal)->Append(CommitOf(1, 2, 512 << 10)).ok()) << "it is said once";
+  EXPECT_TRUE(StepsIn((*journal)->fd()).empty());
+  // Others end, and the content is written with the records that follow.
+  Record ended;
+  for (uint64_t job = 2; job < id; ++job) ended.ended.push_back(JobId(job));
+  ASSERT_TRUE((*journal)->Append(ended).ok());
+  for (uint64_t step = 3; step < 20; ++step) {
+    ASSERT_TRUE((*journal)->Append(CommitOf(1, step, 512 << 10)).ok());
+  }
+  EXPECT_EQ(StepsIn((*journal)->fd()), (std::map<JobId, uint64_t>{{JobId(1), 19}}));
+  EXPECT_LT(MemoryOf(**journal), MiB(32));
+  for (uint64_t job = 2; job < id; ++job) {
+    status = (*journal)->Append(CommitOf(job, 1, 512 << 10));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << "it is said again";
+}
+
 // Killed at any moment, a process leaves whole records: each writes the same version everywhere.
 TEST(JournalTest, EachRecordCountsAsAWholeWheneverTheProcessIsKilled) {
   for (int kill_number = 0; kill_number < 100; ++kill_number) {
@@ -213,6 +313,12 @@ TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
   const uint64_t version = 99;
   ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
   EXPECT_EQ(Journal::Open(Duplicate(fd)).status().code(), absl::StatusCode::kFailedPrecondition);
+  OwnedFd larger(memfd_create("larger", MFD_CLOEXEC));
+  ASSERT_EQ(pwrite(larger.get(), "memtideJ", 8, 0), 8);
+  ASSERT_EQ(pwrite(larger.get(), &version, sizeof(version), 8), 8);
+  EXPECT_EQ(Journal::Open(Duplicate(larger.get())).status().code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "another version may have another size";
   const uint64_t this_version = 3;
   ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
   ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());

@@ -20,6 +20,7 @@ struct PersistedState {
   StoredFds memory;  // Regions and store files.
   std::unique_ptr<Journal> journal;
   // Why there is no journal, where there is none. NOT_FOUND: the last daemon left none.
+  // FAILED_PRECONDITION: it is of another version, and this daemon must not touch what it names.
   absl::Status unreadable;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/io/stripes.h"
 
@@ -114,6 +115,7 @@ void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* jou
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted) {
+  MEMTIDE_CHECK(!absl::IsFailedPrecondition(persisted->unreadable)) << persisted->unreadable;
   if (persisted->journal != nullptr) return std::move(persisted->journal);
   if (!absl::IsNotFound(persisted->unreadable)) {
     spdlog::warn("no job of the last daemon is restored: {}",
@@ -133,8 +135,18 @@ Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover) {
   taken.chunk_records = left.chunk_records;
   std::set<std::string> unused;
   // A daemon that is killed between a record and RemoveStoredFd leaves descriptors that no job has.
-  // systemd would hold their memory for ever.
-  for (const auto& [name, fd] : stored) unused.insert(name);
+  // systemd would hold their memory for ever. What another version has stored under other names
+  // stays.
+  for (const auto& [name, fd] : stored) {
+    if (IsMemoryName(name)) {
+      unused.insert(name);
+    } else {
+      spdlog::warn(
+          "descriptor {} in the store of the service manager is not of this version: it "
+          "stays there",
+          name);
+    }
+  }
   for (const JobRecord& job : left.job_records) {
     const absl::Status status =
         RestoreMemory(job, IdleSlots(job, left.chunk_records), &stored, mover);

@@ -14,12 +14,13 @@
 namespace memtide {
 
 // Returns the journal that the last daemon left. If there is none, or it cannot be read (which is
-// logged), makes a new one and stores it with the service manager.
+// logged), makes a new one and stores it with the service manager. REQUIRES: it has no other
+// version, whose jobs would be lost.
 absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted);
 
 // Passes the memory of the journal's jobs to the mover and returns the event that tells the engine
-// of them. A job with missing memory is dropped, which is logged. Stored descriptors of no job are
-// removed from the store. REQUIRES: the mover has started no effect.
+// of them. A job with missing memory is dropped, which is logged. Regions and store files of no job
+// are removed from the store. REQUIRES: the mover has started no effect.
 Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover);
 
 }  // namespace memtide

@@ -143,6 +143,7 @@ void ToProto(const Limits& limits, v1::Limits* proto) {
 }
 
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
+  response->set_session_id(reply.session.value());
   response->set_job_id(reply.job.value());
   response->set_chunk_size_bytes(reply.chunk_size.count());
   response->set_device_slots(reply.device_slots);

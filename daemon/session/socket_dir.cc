@@ -10,17 +10,21 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/parent_directories.h"
 #include "base/status_macros.h"
 
 namespace memtide {
 namespace {
 
 constexpr mode_t kDirectoryMode = 0750;
+constexpr char kFdSocket[] = "fd.sock";
+constexpr char kGrpcSocket[] = "grpc.sock";
+constexpr char kMetricsAddress[] = "metrics_address";
 
 std::string ErrnoText() { return std::strerror(errno); }
 
@@ -88,25 +92,34 @@ absl::Status TakeLock(const std::string& path, int lock_fd) {
 }
 
 // A socket that answers belongs to a living process, whatever the lock file says.
-absl::Status RemoveStaleSocket(const std::string& path, int type) {
+absl::Status RemoveStaleSocket(const std::string& path, int directory, const std::string& name,
+                               int type) {
+  // All goes through descriptors, so that it is one socket, in the directory that was checked.
+  const OwnedFd found(openat(directory, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!found.valid() && errno == ENOENT) return absl::OkStatus();
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (probe < 0) return absl::InternalError(absl::StrCat("socket: ", ErrnoText()));
+  const std::string by_descriptor = absl::StrCat("/proc/self/fd/", found.get());
+  std::memcpy(address.sun_path, by_descriptor.data(), by_descriptor.size());
+  const OwnedFd probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!found.valid() || !probe.valid()) {
+    return absl::InternalError(absl::StrCat("probing \"", path, "/", name, "\": ", ErrnoText()));
+  }
+  const bool connects =
+      connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   // EAGAIN comes from a listener whose queue is full: it lives, too.
-  const bool lives =
-      connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
-      errno == EAGAIN;
-  close(probe);
-  if (lives) {
+  if (connects || errno == EAGAIN) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "socket_dir: something answers at \"", path,
+        "socket_dir: something answers at \"", path, "/", name,
         "\" though its lock is free. Stop that process, or choose another --socket-dir"));
   }
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+  if (errno == ENOENT) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot remove the stale socket \"", path, "\": ", ErrnoText()));
+        "/proc is not mounted: memtided reaches the sockets of its directory through it");
+  }
+  if (unlinkat(directory, name.c_str(), 0) != 0 && errno != ENOENT) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot remove the stale socket \"", path, "/", name, "\": ", ErrnoText()));
   }
   return absl::OkStatus();
 }
@@ -119,36 +132,37 @@ absl::StatusOr<std::unique_ptr<SocketDir>> SocketDir::Claim(const std::string& p
   MEMTIDE_RETURN_IF_ERROR(CheckLength(absolute));
   MEMTIDE_RETURN_IF_ERROR(MakeDirectory(absolute));
   // O_NOFOLLOW: the owner of a symbolic link could point it elsewhere after the checks.
-  const int directory_fd = open(absolute.c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_RDONLY);
-  if (directory_fd < 0) {
+  OwnedFd directory(open(absolute.c_str(), O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_RDONLY));
+  if (!directory.valid()) {
     return absl::FailedPreconditionError(
         absl::StrCat("socket_dir: \"", absolute, "\": ", ErrnoText()));
   }
-  const absl::Cleanup close_directory = [directory_fd] { close(directory_fd); };
-  MEMTIDE_RETURN_IF_ERROR(CheckOwnerAndMode(absolute, directory_fd));
-  const int lock_fd =
-      openat(directory_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (lock_fd < 0) {
+  MEMTIDE_RETURN_IF_ERROR(CheckOwnerAndMode(absolute, directory.get()));
+  if (const absl::Status parents = CheckParents(absolute); !parents.ok()) {
+    return absl::Status(parents.code(), absl::StrCat("socket_dir: ", parents.message()));
+  }
+  OwnedFd lock(openat(directory.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
+                      S_IRUSR | S_IWUSR));
+  if (!lock.valid()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot open \"", absolute, "/lock\": ", ErrnoText()));
   }
-  absl::Cleanup close_lock = [lock_fd] { close(lock_fd); };
-  MEMTIDE_RETURN_IF_ERROR(TakeLock(absolute, lock_fd));
+  MEMTIDE_RETURN_IF_ERROR(TakeLock(absolute, lock.get()));
   // This process has the lock, so a socket here was left by a daemon that was killed.
-  MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute + "/fd.sock", SOCK_SEQPACKET));
-  MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute + "/grpc.sock", SOCK_STREAM));
-  std::move(close_lock).Cancel();
-  return std::unique_ptr<SocketDir>(new SocketDir(std::move(absolute), lock_fd));
+  MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute, directory.get(), kFdSocket, SOCK_SEQPACKET));
+  MEMTIDE_RETURN_IF_ERROR(RemoveStaleSocket(absolute, directory.get(), kGrpcSocket, SOCK_STREAM));
+  return std::unique_ptr<SocketDir>(
+      new SocketDir(std::move(absolute), std::move(directory), std::move(lock)));
 }
 
-SocketDir::SocketDir(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
+SocketDir::SocketDir(std::string path, OwnedFd directory, OwnedFd lock)
+    : path_(std::move(path)), directory_(std::move(directory)), lock_(std::move(lock)) {}
 
 SocketDir::~SocketDir() {
-  // The lock is released last: until then no other daemon can have sockets at these paths.
-  unlink(FdSocketPath().c_str());
-  unlink(GrpcSocketPath().c_str());
-  unlink(MetricsAddressPath().c_str());
-  close(lock_fd_);
+  // The lock is released last: until then no other daemon can have sockets here.
+  for (const char* const name : {kFdSocket, kGrpcSocket, kMetricsAddress}) {
+    unlinkat(directory_.get(), name, 0);
+  }
 }
 
 }  // namespace memtide

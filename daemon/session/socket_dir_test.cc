@@ -73,6 +73,44 @@ TEST_F(SocketDirTest, RefusesADirectoryThatOthersMayWrite) {
   EXPECT_EQ(SocketDir::Claim(path).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
+TEST_F(SocketDirTest, RefusesADirectoryThatOthersMayReplace) {
+  const std::string path = parent_ + "/above/s";
+  ASSERT_TRUE(SocketDir::Claim(path).ok());
+  ASSERT_EQ(chmod((parent_ + "/above").c_str(), 0777), 0);
+  const absl::Status status = SocketDir::Claim(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(status.message().find("write to \"" + parent_ + "/above\""), absl::string_view::npos)
+      << status;
+  ASSERT_EQ(chmod((parent_ + "/above").c_str(), 01777), 0);
+  EXPECT_TRUE(SocketDir::Claim(path).ok());
+}
+
+// The directory may be renamed while a daemon serves it; the sockets of the one that takes its
+// place are not its own.
+TEST_F(SocketDirTest, RemovesItsOwnSocketsOnly) {
+  const std::string path = parent_ + "/s";
+  auto dir = SocketDir::Claim(path);
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  std::ofstream(path + "/fd.sock") << "own";
+  std::filesystem::rename(path, parent_ + "/renamed");
+  std::filesystem::create_directory(path);
+  std::ofstream(path + "/fd.sock") << "another's";
+  dir->reset();
+  EXPECT_TRUE(std::filesystem::exists(path + "/fd.sock"));
+  EXPECT_FALSE(std::filesystem::exists(parent_ + "/renamed/fd.sock"));
+}
+
+TEST_F(SocketDirTest, RemovesAStaleLinkAndNotWhatItNames) {
+  const auto listening = ListenUnix(parent_ + "/victim", SOCK_STREAM);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  std::filesystem::create_directory(parent_ + "/s");
+  std::filesystem::create_symlink("../victim", parent_ + "/s/grpc.sock");
+  EXPECT_TRUE(SocketDir::Claim(parent_ + "/s").ok()) << "the link is no socket that answers";
+  EXPECT_TRUE(std::filesystem::exists(parent_ + "/victim"));
+  EXPECT_FALSE(std::filesystem::is_symlink(parent_ + "/s/grpc.sock"));
+  close(*listening);
+}
+
 TEST_F(SocketDirTest, FollowsNoLinks) {
   std::filesystem::create_directory(parent_ + "/real");
   std::filesystem::create_directory_symlink(parent_ + "/real", parent_ + "/link");

@@ -25,6 +25,10 @@ done <<'FILES'
 644 usr/lib/memtide/python/memtide/__init__.py
 644 usr/lib/memtide/python/memtide/_cli/main.py
 644 lib/systemd/system/memtided.service
+644 lib/udev/rules.d/60-memtide.rules
+644 etc/default/memtided
+644 etc/needrestart/conf.d/memtide.conf
+755 usr/lib/memtide/before-start
 644 usr/share/memtide/grafana/memtide.json
 644 usr/share/memtide/prometheus/rules.yml
 644 usr/share/doc/memtide/copyright
@@ -39,6 +43,16 @@ said=$("$root/usr/bin/memtided" --version)
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc++* && $depends == *libprotobuf* ]] || fail "Depends: $depends"
 
-for script in postinst prerm; do
+conffiles=$(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles)
+[[ $conffiles == $'/etc/default/memtided\n/etc/needrestart/conf.d/memtide.conf' ]] ||
+  fail "conffiles: $conffiles"
+
+# The group of the udev rule is the one that postinst makes, and that may connect to the daemon.
+rule=$(grep -v '^#' "$root/lib/udev/rules.d/60-memtide.rules")
+[[ $rule == 'KERNEL=="userfaultfd", SUBSYSTEM=="misc", GROUP="memtide", MODE="0660"' ]] ||
+  fail "the udev rule is $rule"
+grep -q '^Group=memtide$' "$root/lib/systemd/system/memtided.service" || fail "no Group=memtide"
+
+for script in postinst prerm postrm; do
   sh -n <(dpkg-deb --ctrl-tarfile "$deb" | tar -xO "./$script") || fail "$script does not parse"
 done

@@ -41,7 +41,8 @@ Package: memtide
 Version: $version
 Architecture: amd64
 Maintainer: memtide developers <memtide@localhost>
-Depends: $depends, adduser, python3
+Depends: $depends, adduser, python3 (>= 3.11)
+Recommends: python3-rich
 Section: admin
 Priority: optional
 Description: device, host and SSD memory for training processes
@@ -49,7 +50,9 @@ Description: device, host and SSD memory for training processes
  unmodified PyTorch script trains a model several times larger than its memory.
 CONTROL
 echo "activate-noawait ldconfig" >"$package/DEBIAN/triggers"
-chmod 644 "$package/DEBIAN/control" "$package/DEBIAN/triggers"
+# dpkg keeps these as the operator has changed them.
+(cd "$package" && find etc -type f -printf '/%p\n' | sort) >"$package/DEBIAN/conffiles"
+chmod 644 "$package/DEBIAN/"{control,triggers,conffiles}
 
 epoch=${SOURCE_DATE_EPOCH:-0}
 find "$package" -print0 | xargs -0 touch -h -d "@$epoch"

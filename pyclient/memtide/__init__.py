@@ -32,7 +32,7 @@ from memtide.errors import (
 )
 
 if TYPE_CHECKING:
-    from memtide._api import Offloaded, activations, checkpoint, hold, offload
+    from memtide._api import Offloaded, activations, checkpoint, hold, load_checkpoint, offload
     from memtide.optim import AdamW, Lion
 
 
@@ -69,6 +69,7 @@ __all__ = [
     "activations",
     "checkpoint",
     "hold",
+    "load_checkpoint",
     "offload",
     "resumed_step",
 ]
@@ -77,7 +78,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # These names need torch, so they are imported at their first use: `memtide status` starts at
     # once, and under `memtide run` it is the script that imports torch.
-    if name in ("Offloaded", "activations", "checkpoint", "hold", "offload"):
+    if name in ("Offloaded", "activations", "checkpoint", "hold", "load_checkpoint", "offload"):
         from memtide import _api
 
         return getattr(_api, name)

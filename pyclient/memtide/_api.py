@@ -1,5 +1,5 @@
-"""The public functions `offload` and `checkpoint`: memtide in a script that starts without it;
-`activations`, for parts of a model; and `hold`, for a script's own kernels."""
+"""The public functions: `offload`, memtide in a script that starts without it; `checkpoint` and
+`load_checkpoint`; `activations`, for parts of a model; and `hold`, for a script's own kernels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from memtide._activations.budget import Budget, Sampling, budget_of
 from memtide._activations.choices import choice_of_part, choices_of
+from memtide._checkpoint import safetensors_file
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
 from memtide._memory.adoption import adopt_gradient, restore, restore_state
 from memtide._memory.chunk_size import Parameter
@@ -199,7 +200,8 @@ def checkpoint(
         train_one_epoch(model, optimizer)  # Meanwhile, the file is written.
         saved.wait()
 
-    `model.load_state_dict(safetensors.torch.load_file("model.safetensors"))` loads it again.
+    `model.load_state_dict(memtide.load_checkpoint("model.safetensors"))` loads it again. The file
+    replaces one of its name only when it is complete and on stable storage.
     """
     runtime = runtimes.current()
     tensors = [(name, t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)]
@@ -219,6 +221,14 @@ def checkpoint(
     if checkpoint_file.done:
         checkpoint_file.wait()  # Raises the error that writing the file raised.
     return checkpoint_file
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The tensors of a file that `memtide.checkpoint` has written, by name, in host memory.
+
+    DataLoss: the bytes of the file are not those that were written.
+    """
+    return safetensors_file.load(Path(path))
 
 
 def hold(

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <memory>
@@ -23,10 +24,16 @@ constexpr int kKills = 100;
 class DaemonRestartTest : public testing::Test {
  protected:
   // The host pool is too small for the chunks of two steps, so chunks are evicted to SSD.
+  std::vector<std::string> Flags(const std::string& host_pool = "20MiB") const {
+    return {"--socket-dir=" + sockets_,
+            "--ssd-dir=" + directory_.path() + "/d",
+            "--device=none",
+            "--host-pool=" + host_pool,
+            "--ssd-pool=512MiB",
+            "--metrics-address=off"};
+  }
   void Start(const std::string& host_pool = "20MiB") {
-    daemon_ = manager_.Start({"--socket-dir=" + sockets_, "--ssd-dir=" + directory_.path() + "/d",
-                              "--device=none", "--host-pool=" + host_pool, "--ssd-pool=512MiB",
-                              "--metrics-address=off"});
+    daemon_ = manager_.Start(Flags(host_pool));
     ASSERT_TRUE(daemon_->WaitUntilReady()) << daemon_->log();
   }
   void Kill() {
@@ -108,6 +115,32 @@ TEST_F(DaemonRestartTest, StoresOverUnequalDirectoriesAreRestoredAsTheyWereMade)
   start();
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the last daemon is restored"));
   EXPECT_GE(stepping_.Train(3), 3u);
+}
+
+// As after a package was rolled back: the older daemon refuses to start, and the newer one goes on.
+TEST_F(DaemonRestartTest, AJournalOfAnotherVersionIsRefusedAndNothingIsLost) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  constexpr uint64_t kVersionOffset = 8;
+  const std::vector<std::string> names = manager_.Names();
+  const uint64_t version = manager_.Overwrite("journal", kVersionOffset, 99);
+  daemon_ = manager_.Start(Flags());
+  EXPECT_EQ(daemon_->Wait(), 1) << "systemd restarts it, and so keeps the descriptors";
+  EXPECT_THAT(daemon_->log(), HasSubstr("the journal has version 99"));
+  EXPECT_THAT(daemon_->log(), HasSubstr("install the memtided that wrote it"));
+  EXPECT_EQ(manager_.Names(), names);
+  EXPECT_EQ(manager_.Overwrite("journal", kVersionOffset, version), 99u);
+  Start();
+  EXPECT_GE(stepping_.Train(1), 3u);
+}
+
+TEST_F(DaemonRestartTest, DescriptorsThatAnotherVersionHasStoredStay) {
+  manager_.Store("later-1", eventfd(0, EFD_CLOEXEC));
+  Start();
+  stepping_.Train(1);
+  EXPECT_THAT(daemon_->log(), HasSubstr("descriptor later-1"));
+  EXPECT_THAT(manager_.Names(), testing::Contains("later-1"));
 }
 
 // After a crash that damages the journal, the daemon must still start.

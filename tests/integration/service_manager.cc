@@ -133,6 +133,23 @@ void ServiceManager::Lose(const std::string& name) {
   stored_.erase(name);
 }
 
+uint64_t ServiceManager::Overwrite(const std::string& name, uint64_t offset, uint64_t number) {
+  Sync();
+  MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(stored_.count(name) == 1) << name;
+  uint64_t before = 0;
+  const auto at = static_cast<off_t>(offset);
+  MEMTIDE_CHECK(pread(stored_[name], &before, sizeof(before), at) == sizeof(before) &&
+                pwrite(stored_[name], &number, sizeof(number), at) == sizeof(number))
+      << std::strerror(errno);
+  return before;
+}
+
+void ServiceManager::Store(const std::string& name, int fd) {
+  MutexLock lock(&mutex_);
+  stored_[name] = fd;
+}
+
 void ServiceManager::AwaitCount(size_t count) {
   MutexLock lock(&mutex_);
   while (stored_.size() != count) notified_.Wait(&mutex_);

@@ -30,6 +30,10 @@ class ServiceManager {
   std::vector<std::string> Names();
   // Closes one descriptor, as a full store does.
   void Lose(const std::string& name);
+  // Writes a number into the file of a descriptor, and returns the one that was there.
+  uint64_t Overwrite(const std::string& name, uint64_t offset, uint64_t number);
+  // Stores a descriptor that the service has not sent.
+  void Store(const std::string& name, int fd);
   // Waits until the store has `count` descriptors.
   void AwaitCount(size_t count);
 

@@ -5,10 +5,12 @@
 // with the ids. Because it is one event of the engine, no session ever sees half a step.
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -22,7 +24,8 @@ size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
 
 }  // namespace
 
-absl::Status EngineState::CheckCommit(uint64_t last, const CommitCall& event) const {
+absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
+                                      const CommitCall& event) const {
   const Limits& limits = options_.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
@@ -39,7 +42,28 @@ absl::Status EngineState::CheckCommit(uint64_t last, const CommitCall& event) co
     return absl::InvalidArgumentError(absl::StrCat("step_manifest: ", event.manifest.size(),
                                                    " bytes; at most ", limits.manifest_bytes));
   }
-  return absl::OkStatus();
+  return CheckManifests(session, Bytes(event.manifest.size()));
+}
+
+// The journal has the manifests of all jobs, and must have room for those of every user.
+absl::Status EngineState::CheckManifests(const Session& session, Bytes size) const {
+  const Job& job = *session.job;
+  const Manifest& replaced =
+      job.keeps_ranks() ? job.kept_ranks[session.rank].manifest : job.manifest;
+  const Bytes before(replaced.text().size());
+  if (size <= before) return absl::OkStatus();
+  const auto check = [&](Bytes all, Bytes limit, const std::string& whose) -> absl::Status {
+    const Bytes then = all - before + size;
+    if (then <= limit) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "step_manifest: the manifests of ", whose, " would have ", FormatBytes(then), "; at most ",
+        FormatBytes(limit),
+        ". Use fewer jobs with a name, or a shorter time to live, or end jobs that linger"));
+  };
+  const Limits& limits = options_.limits;
+  MEMTIDE_RETURN_IF_ERROR(check(manifest_bytes_.Of(job.uid), limits.manifest_bytes_per_uid,
+                                absl::StrCat("the jobs of uid ", job.uid)));
+  return check(manifest_bytes_.all(), limits.manifest_bytes_per_node, "all jobs of the node");
 }
 
 void EngineState::On(const CommitCall& event) {
@@ -50,7 +74,7 @@ void EngineState::On(const CommitCall& event) {
   const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
   if (event.step != 0 && event.step == last) return Answer(event.call);
-  absl::Status status = CheckCommit(last, event);
+  absl::Status status = CheckCommit(*session, last, event);
   const bool with_all_ranks = event.with_all_ranks && job.keeps_ranks();
   if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {
     status = RankEnded(job, *session->lost_rank);

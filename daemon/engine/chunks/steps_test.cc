@@ -40,6 +40,45 @@ TEST(StepsTest, AreCommittedOnceAndInOrder) {
   EXPECT_EQ(training.Read(), after);
 }
 
+CallId CommitWith(EngineByteHarness* node, SessionId session, uint64_t step, size_t bytes) {
+  CommitCall call{node->Call(), session, step};
+  call.manifest = std::string(bytes, 'm');
+  node->Post(call);
+  return call.call;
+}
+
+TEST(StepsTest, ManifestsOfAUserHaveALimitThatIsNamed) {
+  EngineOptions options = SmallHost();
+  options.host_capacity = EngineByteHarness::kChunk * 48;
+  options.persistent_jobs = true;
+  options.limits.manifest_bytes_per_uid = Bytes(1000);
+  options.limits.manifest_bytes_per_node = Bytes(1500);
+  EngineByteHarness node(options);
+  node.elastic_ = true;
+  const SessionId first = node.Open("first", std::chrono::hours(1));
+  const SessionId second = node.Open("second", std::chrono::hours(1));
+  const SessionId other = node.OpenRank("first", std::chrono::hours(1), 0, 0, nullptr, 2000);
+  const auto status = [&node](CallId call) { return node.ReplyTo(call).status; };
+  EXPECT_TRUE(status(CommitWith(&node, first, 1, 600)).ok());
+  const absl::Status refused = status(CommitWith(&node, second, 1, 401));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("of uid 1000 would have 1001 B; at most 1000 B"),
+            std::string::npos)
+      << refused;
+  EXPECT_TRUE(status(CommitWith(&node, second, 1, 400)).ok());
+  EXPECT_TRUE(status(CommitWith(&node, other, 1, 500)).ok()) << "another user's";
+  const absl::Status in_all = status(CommitWith(&node, other, 2, 501));
+  EXPECT_EQ(in_all.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(in_all.message().find("of all jobs of the node"), std::string::npos) << in_all;
+  // A manifest takes the place of the one before, and those of restored jobs count.
+  EXPECT_TRUE(status(CommitWith(&node, first, 2, 600)).ok());
+  node.DaemonDies(0);
+  const SessionId again = node.Open("second", std::chrono::hours(1));
+  EXPECT_EQ(status(CommitWith(&node, again, 2, 401)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(status(CommitWith(&node, again, 2, 100)).ok());
+  EXPECT_TRUE(status(CommitWith(&node, again, 3, 400)).ok());
+}
+
 TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));

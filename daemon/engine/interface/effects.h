@@ -20,6 +20,7 @@ namespace memtide {
 // --- Answers ---
 
 struct OpenReply {
+  SessionId session;
   JobId job;
   Bytes chunk_size;
   // Slots of the job at each tier; zero: the tier is not there.

@@ -172,6 +172,8 @@ struct Limits {
   uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.
   // The step manifest of a job; a request is 1 MiB at most.
   uint32_t manifest_bytes = 512 << 10;
+  // The manifests of all jobs. The journal (daemon/recovery) has room for them.
+  Bytes manifest_bytes_per_uid = MiB(64), manifest_bytes_per_node = MiB(512);
   uint32_t device_regions = kMaxDeviceRegions;
   Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
   Duration session_lease =

@@ -142,10 +142,11 @@ void EngineState::EndWaitForAllRanks(Job& job) {
 void EngineState::NoteCommit(Job& job, Session& session, const CommitCall& call) {
   session.committed_step = call.step;
   job.committed_step = std::max(job.committed_step, call.step);
+  Manifest manifest(&manifest_bytes_, job.uid, call.manifest);
   if (job.keeps_ranks()) {
-    job.kept_ranks[session.rank] = {session.id, call.step, call.manifest};
+    job.kept_ranks[session.rank] = {session.id, call.step, std::move(manifest)};
   } else {
-    job.manifest = call.manifest;
+    job.manifest = std::move(manifest);
   }
   MarkDirty(job);
   ++counters_.steps_committed;

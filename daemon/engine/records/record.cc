@@ -85,9 +85,9 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   record.slots_per_region = host.slots_per_segment();
   record.slots_per_store = ssd.slots_per_segment();
   record.committed_step = job.committed_step;
-  record.manifest = job.manifest;
+  record.manifest = job.manifest.text();
   for (const KeptRank& rank : job.kept_ranks) {
-    record.ranks.push_back({rank.committed_step, rank.manifest});
+    record.ranks.push_back({rank.committed_step, rank.manifest.text()});
   }
   return record;
 }
@@ -180,7 +180,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.time_to_live = record.time_to_live;
   job.persistent = true;
   job.committed_step = record.committed_step;
-  job.manifest = record.manifest;
+  job.manifest = Manifest(&manifest_bytes_, job.uid, record.manifest);
   job.ranks = static_cast<uint32_t>(record.ranks.size());
   MEMTIDE_RETURN_IF_ERROR(CheckNames(record, chunks));
   MEMTIDE_RETURN_IF_ERROR(RestoreMemory(job, record));
@@ -206,8 +206,9 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     ScheduleChunk(index);
   }
   for (const RankRecord& rank : record.ranks) {
-    job.kept_ranks.push_back(
-        {SessionId(kFirstKeptRank + job.kept_ranks.size()), rank.committed_step, rank.manifest});
+    job.kept_ranks.push_back({SessionId(kFirstKeptRank + job.kept_ranks.size()),
+                              rank.committed_step,
+                              Manifest(&manifest_bytes_, job.uid, rank.manifest)});
   }
   RestoreNames(job, chunks);
   // The sessions have ended with the last daemon. Their processes connect again and join the job by

@@ -232,12 +232,13 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   sessions_.Renew(session, now_);  // It could not renew while it waited.
   OpenReply open;
   open.committed_step = job.committed_step;
-  open.manifest = job.manifest;
+  open.manifest = job.manifest.text();
   if (job.keeps_ranks()) {
     open.committed_step = job.kept_ranks[session.rank].committed_step;
-    open.manifest = job.kept_ranks[session.rank].manifest;
+    open.manifest = job.kept_ranks[session.rank].manifest.text();
   }
   session.committed_step = session.opened_at_step = open.committed_step;
+  open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
   const Share& device = job.share(Tier::kDevice);

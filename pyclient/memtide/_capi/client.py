@@ -89,6 +89,10 @@ class Properties:
     # Whether cover_streams makes waits for the GPU shorter.
     needs_streams: bool = False
     device_number: int = 0  # The device that lends the device slots, on its node.
+    # Those of this client in inspect_node. Its pid would not do: in another PID namespace, such as
+    # a container's, the daemon sees another one.
+    job_id: int = 0
+    session_id: int = 0  # 0: the daemon is older, and does not say it.
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,8 @@ class Client(Steps):
             dl_device=(properties.dl_device_type, properties.dl_device_id),
             needs_streams=bool(properties.needs_streams),
             device_number=properties.device_number,
+            job_id=properties.job_id,
+            session_id=properties.session_id,
         )
         limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
         check(self._lib.memtide_get_limits(self._handle, byref(limits)))

@@ -90,6 +90,8 @@ class Properties(ctypes.Structure):
         ("dl_device_id", c_int32),
         ("needs_streams", c_uint32),
         ("device_number", c_uint32),
+        ("job_id", c_uint64),
+        ("session_id", c_uint64),
     ]
 
 

@@ -6,21 +6,29 @@ on with new ones. Where steps are computed in this process there is no old conte
 written before `checkpoint` returns. A checkpoint that no step follows is written when the script
 ends.
 
-safetensors.torch.load_file reads the files. A file appears under its name only when it is complete.
+safetensors.torch.load_file reads the files. A file appears under its name only when it is complete
+and on stable storage. Its header has the SHA-256 of the file with zeros in place of these 64 digits
+(`__metadata__`, "memtide_sha256"), which `load` checks. Other readers of the format do not.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
+import math
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
+
+from memtide._checkpoint.whole_file import written_whole
+from memtide.errors import DataLoss
 
 _BLOCK_BYTES = 8 * 2**20
 _TYPES = {
@@ -35,6 +43,10 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_DTYPES = {name: dtype for dtype, name in _TYPES.items()}
+_HASH = "memtide_sha256"
+_NO_HASH = "0" * 64  # Stands for the hash where it is computed.
+_MOST_HEADER_BYTES = 100_000_000  # The format's own limit.
 # Takes an address and a size in bytes; yields blocks of the content at the time of the request.
 Reader = Callable[[int, int], Iterator[bytes]]
 
@@ -106,19 +118,16 @@ class Checkpoint:
 
     def write(self, read: Reader) -> None:
         """Writes the file. `wait` raises the errors."""
-        part = self.path.with_name(self.path.name + ".part")
         try:
-            with part.open("wb") as file:
-                self._write_header(file)
+            with written_whole(self.path) as file:
+                hashed = _HashedFile(file)
+                at = self._write_header(hashed)
                 for entry in self.entries:
-                    self._write_entry(file, entry, read)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
+                    self._write_entry(hashed, entry, read)
+                file.seek(at)
+                file.write(hashed.sha256.hexdigest().encode())
         except BaseException as error:
             self._error = error
-            with contextlib.suppress(OSError):  # The error above says more.
-                part.unlink()
             if not isinstance(error, Exception):
                 raise  # KeyboardInterrupt and SystemExit end the script, too.
         finally:
@@ -126,9 +135,11 @@ class Checkpoint:
             self.entries, self.write_if_awaited = [], lambda: None
             self._finished.set()
 
-    def _write_header(self, file: BinaryIO) -> None:
+    def _write_header(self, file: _HashedFile) -> int:
+        """Returns where in the file the hash belongs."""
         offset = 0
-        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        # The first member, so that nothing before it looks like the hash.
+        header: dict[str, object] = {"__metadata__": {_HASH: _NO_HASH, "format": "pt"}}
         for entry in self.entries:
             header[entry.name] = {
                 "dtype": _TYPES[entry.tensor.dtype],
@@ -140,8 +151,9 @@ class Checkpoint:
         text += b" " * (-len(text) % 8)
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
+        return 8 + text.index(_NO_HASH.encode())
 
-    def _write_entry(self, file: BinaryIO, entry: Entry, read: Reader) -> None:
+    def _write_entry(self, file: _HashedFile, entry: Entry, read: Reader) -> None:
         if not entry.address:
             if entry.size_bytes:
                 file.write(entry.tensor.view(-1).view(torch.uint8).numpy().tobytes())
@@ -150,6 +162,90 @@ class Checkpoint:
         for block in read(entry.address, entry.size_bytes):
             file.write(block)
             self.written_bytes += len(block)
+
+
+class _HashedFile:
+    """A file, and the hash of what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content)
+        self.sha256.update(content)
+
+
+def load(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file that Checkpoint has written, by name, in host memory.
+
+    DataLoss: its bytes are not those that were written, or it has no hash.
+    """
+    with path.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        length = file.read(8)
+        header_bytes = int.from_bytes(length, "little")
+        if header_bytes > min(_MOST_HEADER_BYTES, total - 8):
+            raise DataLoss(f"{path} is damaged: it ends in its header")
+        text = file.read(header_bytes)
+        header = _parse(text, path)
+        expected = header.pop("__metadata__")[_HASH].encode()
+        sha256 = hashlib.sha256(length + text.replace(expected, _NO_HASH.encode(), 1))
+        tensors = {}
+        offset = 0
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            tensor = _made(entry, offset, total - 8 - header_bytes, f"{path}: {name}")
+            offset += tensor.nbytes
+            tensors[name] = tensor
+            if tensor.nbytes:
+                _read_into(file, tensor.view(-1).view(torch.uint8), sha256)
+        if offset != total - 8 - header_bytes or sha256.hexdigest().encode() != expected:
+            raise DataLoss(
+                f"{path} is damaged: its bytes have another hash than when they were written; use "
+                "another checkpoint"
+            )
+    return tensors
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    """The header, with a hash and, for each tensor, its type, shape and place."""
+    try:
+        header = json.loads(text)
+        complete = re.fullmatch("[0-9a-f]{64}", header["__metadata__"][_HASH]) is not None
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                complete &= entry["dtype"] in _DTYPES and type(start) is type(end) is int
+                complete &= isinstance(entry["shape"], list)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        complete = False
+    if not complete:
+        raise DataLoss(
+            f"{path} is damaged, or memtide.checkpoint has not written it: its header has no hash. "
+            "safetensors.torch.load_file reads files without a check"
+        )
+    checked: dict[str, Any] = header
+    return checked
+
+
+def _made(entry: Mapping[str, Any], offset: int, most_bytes: int, name: str) -> torch.Tensor:
+    """Memory for a tensor that begins at `offset`. DataLoss: it is not there."""
+    shape, dtype = entry["shape"], _DTYPES[entry["dtype"]]
+    if all(isinstance(n, int) and n >= 0 for n in shape):
+        size = math.prod(shape) * dtype.itemsize
+        if offset + size <= most_bytes and entry["data_offsets"] == [offset, offset + size]:
+            return torch.empty(shape, dtype=dtype)
+    raise DataLoss(f"{name} is damaged: its place in the file is not that of its type and shape")
+
+
+def _read_into(file: BufferedReader, flat: torch.Tensor, sha256: hashlib._Hash) -> None:
+    content = memoryview(flat.numpy().data)
+    while content:
+        count = file.readinto(content[:_BLOCK_BYTES])
+        if not count:
+            return  # The file became shorter meanwhile, which its hash shows.
+        sha256.update(content[:count])
+        content = content[count:]
 
 
 def blocks_of(address: int, size_bytes: int, border: int) -> Iterator[tuple[int, int]]:

@@ -253,7 +253,8 @@ def _userfaultfd() -> Finding:
             "userfaultfd",
             Verdict.SLOW,
             "user mode only: torch.save copies each tensor first",
-            "give your group access to /dev/userfaultfd, or sysctl vm.unprivileged_userfaultfd=1",
+            "join the group memtide, to which the package's udev rule gives /dev/userfaultfd, or "
+            "sysctl vm.unprivileged_userfaultfd=1",
         )
     return Finding(
         "userfaultfd", Verdict.BAD, "refused", "use Linux 5.11 or later; allow it in the sandbox"

@@ -1,4 +1,4 @@
-"""The command line: `memtide run | replay | status | trace | explain | doctor`."""
+"""The command line: `memtide run | replay | status | idle | trace | explain | doctor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.files import RAW_SUFFIX
-from memtide._util.console import make_console
 from memtide.errors import MemtideError, NotInstalled, PermissionDenied, Unavailable, UsageError
 
 _EXIT_FAILURE = 1
@@ -63,6 +62,15 @@ def _parser() -> Parser:
     status = commands.add_parser("status", help="show the node's pools, states and sessions")
     add_socket_dir(status)
     status.set_defaults(command=_status)
+    idle = commands.add_parser(
+        "idle",
+        help="say what a restart of the daemon would end",
+        description="Exit status: 0 if a restart or a stop of the daemon ends nothing, 3 if "
+        "sessions are open, 4 if only jobs wait for a script that resumes them, which outlive a "
+        "restart under systemd, but not a stop.",
+    )
+    add_socket_dir(idle)
+    idle.set_defaults(command=_idle)
     _add_trace(commands)
     _add_explain(commands)
     doctor = commands.add_parser("doctor", help="check this machine, and name what to do")
@@ -138,9 +146,17 @@ def _replay(flags: argparse.Namespace) -> _Action:
 
 def _status(flags: argparse.Namespace) -> _Action:
     from memtide._cli import status
+    from memtide._util.console import make_console
 
     status.print_status(_sockets_of_daemon(flags), make_console())
     return lambda: 0
+
+
+def _idle(flags: argparse.Namespace) -> _Action:
+    from memtide._cli import idle
+
+    exit_status = idle.print_what_would_end(_sockets_of_daemon(flags))
+    return lambda: exit_status
 
 
 def _export(flags: argparse.Namespace) -> _Action:
@@ -203,6 +219,7 @@ def _sockets_of_daemon(flags: argparse.Namespace) -> Path:
 
 def _doctor(flags: argparse.Namespace) -> _Action:
     from memtide._cli import doctor
+    from memtide._util.console import make_console
 
     status = doctor.print_diagnosis(flags.ssd_dir, make_console())
     return lambda: status

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from memtide._capi import locate
+from memtide._node.connect import Connection
 from memtide._telemetry.process_memory import available_host_bytes
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
@@ -45,13 +45,13 @@ _QUEUES = {
 }
 
 
-def print_gain(summary: Summary, socket_dir: Path, console: Console) -> None:
+def print_gain(summary: Summary, connection: Connection, console: Console) -> None:
     """Prints how much faster this process's run would have been, if it moved bytes to or from SSD,
     and if that is known within a second. REQUIRES: the daemon is this run's own."""
     if not any(summary.moved_bytes[link] for link in _LINKS_TO_SSD):
         return
     with contextlib.suppress(MemtideError):
-        raw = traces.fetch(socket_dir, traces.job_of_process(socket_dir, os.getpid()))
+        raw = traces.fetch(connection.socket_dir, connection.client.properties.job_id)
         line = line_about_larger_pool(raw, available_host_bytes(), _LONGEST_REPLAY_S)
         if line is not None:
             console.print(f"memtide: {line}", style="yellow", markup=False)

@@ -352,9 +352,9 @@ class Managed:
                 pool_advice.print_chunk_size(connection.client, console)
             # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
             if not failed and connection.daemon is not None and self._budget is None:
-                larger_pool.print_gain(summary, connection.socket_dir, console)
+                larger_pool.print_gain(summary, connection, console)
         if writes:
-            outputs.write_pictures(summary, connection.socket_dir, console)
+            outputs.write_pictures(summary, connection, console)
             self._run.mark_written()
         elif outputs.flags:
             console.print(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from memtide._capi import admin
 from memtide._launch import deferred_start
+from memtide._node.connect import Connection
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
@@ -47,12 +47,12 @@ class Outputs:
             text = json.dumps(summary.as_json(), indent=1)
             self.stats.write_text(text + "\n", encoding="utf-8")
 
-    def write_pictures(self, summary: Summary, socket_dir: Path, console: Console) -> None:
-        """Draws the tide and exports the trace of this process's job."""
+    def write_pictures(self, summary: Summary, connection: Connection, console: Console) -> None:
+        """Draws the tide and exports the trace of the connection's job."""
         if self.tide is not None:
             _draw(summary, self.tide, console)
         if self.trace is not None:
-            _export_trace(socket_dir, self.trace, console)
+            _export_trace(connection, self.trace, console)
 
 
 def _draw(summary: Summary, path: Path, console: Console) -> None:
@@ -64,10 +64,10 @@ def _draw(summary: Summary, path: Path, console: Console) -> None:
     memory_plot.draw(summary.tide, path)
 
 
-def _export_trace(socket_dir: Path, path: Path, console: Console) -> None:
+def _export_trace(connection: Connection, path: Path, console: Console) -> None:
     try:
-        job_id = traces.job_of_process(socket_dir, os.getpid())
-        serialized = traces.fetch(socket_dir, job_id)
+        job_id = connection.client.properties.job_id
+        serialized = traces.fetch(connection.socket_dir, job_id)
         planned = deferred_start.planned_activations()
         if planned is not None:
             profile, plan = (each.as_json() for each in planned)

@@ -31,7 +31,7 @@ class Program:
         if Path(self.name).name == "memtide":
             raise UsageError("'memtide run' is there twice: leave the second one out")
         if self.is_module:
-            sys.path[0] = str(Path.cwd())  # `python -m` does the same.
+            _put_first(Path.cwd())
             if not is_installed(self.name.partition(".")[0]):
                 raise UsageError(f"no module named '{self.name}'")
             return self
@@ -53,6 +53,16 @@ class Program:
     def as_arguments(self) -> list[str]:
         """The program as arguments of `memtide run`."""
         return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+
+def _put_first(folder: Path) -> None:
+    """Puts into sys.path what Python puts first for the program: its folder, unless
+    PYTHONSAFEPATH or `python -I` forbids that. `memtide` itself runs with `python -P`, which puts
+    none there."""
+    if not sys.flags.safe_path:
+        sys.path[0] = str(folder)
+    elif not sys.flags.isolated and not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, str(folder))
 
 
 def is_installed(package: str) -> bool:
@@ -95,7 +105,7 @@ def _load_script(path: str, module: types.ModuleType) -> types.CodeType:
     full_path = os.path.abspath(file)  # noqa: PTH100  Path.absolute keeps "..", Python does not.
     loader = importlib.machinery.SourceFileLoader("__main__", full_path)
     module.__dict__.update(__file__=full_path, __loader__=loader)
-    sys.path[0] = str(file.resolve().parent)
+    _put_first(file.resolve().parent)
     return compile(file.read_bytes(), full_path, "exec", dont_inherit=True)
 
 

@@ -96,7 +96,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         "tide-iteration": options.outputs.tide_iteration,
         "trace": options.outputs.trace,
     }
-    command = [sys.executable, "-u", "-m", "memtide", "run"]
+    command = [sys.executable, "-u", "-P", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]
     for name in ("skip_non_finite", "quiet", "resume"):
         if getattr(options, name):

@@ -124,14 +124,11 @@ class Node:
             if pool.tier != "device" or pool.device_number == device_number
         )
 
-    def ranks_with(self, pid: int) -> list[RankUse]:
-        """The ranks that share a job with this process, itself included, by number. Empty: there
-        are none, or the sessions were not asked for."""
-        jobs = {s.get("job_id") for s in self.sessions if s.get("pid") == pid and "rank_use" in s}
-        return sorted(
-            (rank_use(s) for s in self.sessions if "rank_use" in s and s.get("job_id") in jobs),
-            key=lambda use: use.rank,
-        )
+    def ranks_of(self, job_id: int) -> list[RankUse]:
+        """The ranks that share this job, by number. Empty: there are none, or the sessions were not
+        asked for."""
+        ranks = [s for s in self.sessions if "rank_use" in s and int(s.get("job_id", 0)) == job_id]
+        return sorted(map(rank_use, ranks), key=lambda use: use.rank)
 
 
 def rank_use(session: Mapping[str, Any]) -> RankUse:

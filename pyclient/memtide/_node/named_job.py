@@ -36,8 +36,9 @@ class NamedJob:
         self.name = name
         self._client = client
         self._says = resume and client.rank == 0
-        job_id = _own_job(socket_dir, name, alone=client.ranks == 1)
-        self._chunks = _chunks_of(client, socket_dir, job_id)
+        if client.ranks == 1:
+            _check_is_alone(client, socket_dir, name)
+        self._chunks = _chunks_of(client, socket_dir)
         _, serialized = client.committed()
         try:
             self.committed = read_manifest(serialized) if serialized else None
@@ -96,17 +97,19 @@ def wait_until_free(socket_dir: Path, name: str, rank: int, ranks: int) -> None:
         time.sleep(_POLL_S)
 
 
-def _own_job(socket_dir: Path, name: str, *, alone: bool) -> int:
-    """The id of this process's job. FailedPrecondition: it is to be `alone` in it, and another
-    process is in it, too."""
-    sessions = admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
-    job_ids = [s["job_id"] for s in sessions if s.get("pid") == os.getpid() and "job_id" in s]
-    if not job_ids:
-        raise FailedPrecondition("the daemon does not list this process's session")
-    for session in sessions if alone else []:
-        if session.get("job_id") == job_ids[0] and session.get("pid") != os.getpid():
-            raise _in_use_error(session, name)
-    return int(job_ids[0])
+def _check_is_alone(client: Client, socket_dir: Path, name: str) -> None:
+    """FailedPrecondition: another session is in the client's job."""
+    own = client.properties
+    others = [
+        session
+        for session in admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
+        if int(session.get("job_id", 0)) == own.job_id
+        and int(session.get("session_id", 0)) != own.session_id
+    ]
+    if not own.session_id:  # One of them is the client's.
+        del others[:1]
+    if others:
+        raise _in_use_error(others[0], name)
 
 
 def _in_use_error(session: dict[str, Any], name: str) -> FailedPrecondition:
@@ -115,9 +118,10 @@ def _in_use_error(session: dict[str, Any], name: str) -> FailedPrecondition:
     )
 
 
-def _chunks_of(client: Client, socket_dir: Path, job_id: int) -> list[int]:
+def _chunks_of(client: Client, socket_dir: Path) -> list[int]:
     """All chunks that the job has, by the ids by which this rank knows them."""
     reply = admin.inspect_node(socket_dir, max_chunks=client.limits.chunks_per_node)
+    job_id = client.properties.job_id
     listed = [c for c in reply.get("chunks", []) if int(c.get("job_id", 0)) == job_id]
     if client.ranks > 1:  # A chunk that ranks share has an id of each.
         names = [name for chunk in listed for name in chunk.get("names", [])]

@@ -1,8 +1,8 @@
 """Directories that live as long as their process, and are removed later if it was killed.
 
 The process holds a lock on the directory itself, which the kernel releases with the process. The
-next ScratchDirectory in the same parent removes those that are not locked. It leaves all other
-files in the parent alone, as that may be any directory that a user named.
+next ScratchDirectory of the same user in the same parent removes those that are not locked. It
+leaves all other files in the parent alone, as that may be any directory that a user named.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 # No user would choose this name. It is short, as paths of sockets are limited.
 _PREFIX = "memtide-scratch-"
-# A younger directory may not have been locked yet by the process that made it.
-_YOUNGEST_SWEPT_S = 60.0
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class ScratchDirectory:
@@ -26,9 +24,11 @@ class ScratchDirectory:
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
         _sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Another process may take the new directory for a killed one's and remove it before it is
+        # locked here.
+        while (made := _made_and_locked(parent)) is None:
+            pass
+        self.path, self._lock = made
 
     def remove(self) -> None:
         """Removes the directory and its content."""
@@ -36,17 +36,31 @@ class ScratchDirectory:
         os.close(self._lock)
 
 
+def _made_and_locked(parent: Path) -> tuple[Path, int] | None:
+    """A new directory and the descriptor that locks it. None: it is gone already."""
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    try:
+        lock = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if path.exists():  # From here on, no other process removes it.
+        return path, lock
+    os.close(lock)
+    return None
+
+
 def _sweep(parent: Path) -> None:
     for path in parent.glob(_PREFIX + "*"):
         try:
-            if time.time() - path.lstat().st_mtime < _YOUNGEST_SWEPT_S:
-                continue
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # The directory is gone, or another user's.
+            lock = os.open(path, _FLAGS)
+        except OSError:  # It is gone, another user's, or no directory.
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            # Root may open those of all users, which are not its own to remove.
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
         except BlockingIOError:
             pass
         finally:

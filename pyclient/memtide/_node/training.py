@@ -49,10 +49,10 @@ class Training:
         """The secret of digests."""
         return hashlib.shake_256(self.secret.encode()).digest(LEAST_SECRET_BYTES)
 
-    def shares_contents(self) -> bool:
-        """Whether chunks of this process have contents that chunks of other ranks have, too.
+    def shares_contents(self, job_id: int) -> bool:
+        """Whether chunks of this rank of the job have contents that other ranks have, too.
         Unavailable: the daemon does not answer."""
-        ranks = inspection.inspect(self.socket_dir, sessions=True).ranks_with(os.getpid())
+        ranks = inspection.inspect(self.socket_dir, sessions=True).ranks_of(job_id)
         return any(use.shared_bytes for use in ranks if use.rank == self.rank)
 
 

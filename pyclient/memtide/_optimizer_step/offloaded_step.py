@@ -168,7 +168,8 @@ class OffloadedSteps:
 
     def _look_for_equals(self) -> None:
         # Ranks may train different models, and then digests and parts would be in vain.
-        if self._training is not None and not self._training.shares_contents():
+        job_id = self._manager.client.properties.job_id
+        if self._training is not None and not self._training.shares_contents(job_id):
             self.calls.ranks = None
 
     def end(self) -> None:

@@ -6,7 +6,6 @@ which include those of all its sessions. Times, leases and page faults are of th
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -95,12 +94,12 @@ class Recorder(Observer):
                 own_host_bytes=process_memory.host_bytes(),
                 own_device_bytes=process_memory.device_bytes(self._client.properties.dl_device),
                 kinds={kind: asdict(usage) for kind, usage in node.kinds.items()},
-                budget_bytes=_budget(node, pools),
+                budget_bytes=_budget(node, pools, self._client.properties.session_id),
                 kept_activation_bytes=self._kept_activations(),
                 stalled_s=sum(node.stalls_s.values()) - sum(self._node.stalls_s.values()),
                 ranks=tuple(
                     RankSample(use.rank, use.leased_bytes, process_memory.host_bytes_of(use.pid))
-                    for use in node.ranks_with(os.getpid())
+                    for use in node.ranks_of(self._client.properties.job_id)
                 ),
             )
         )
@@ -258,8 +257,8 @@ class Summary:
         }
 
 
-def _budget(node: Node, pools: Sequence[Pool]) -> dict[str, int]:
-    session = next((s for s in node.sessions if int(s.get("pid", 0)) == os.getpid()), {})
+def _budget(node: Node, pools: Sequence[Pool], session_id: int) -> dict[str, int]:
+    session = next((s for s in node.sessions if int(s.get("session_id", 0)) == session_id), {})
     return {
         pool.tier: int(session.get(f"{pool.tier}_share_bytes", pool.capacity_bytes))
         - int(session.get(f"{pool.tier}_ballooned_bytes", 0))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -323,7 +322,7 @@ class Runtime:
         activations within it. `say` is called with each plan, in a line."""
         planning = self.activations.planning
         planning.planner = self.searched_plans = SearchedPlans(
-            budget, functools.partial(_own_trace, budget.socket_dir), planning.planner, say
+            budget, self._trace_from(budget.socket_dir), planning.planner, say
         )
         budget.watch(self.activations)
         self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
@@ -331,6 +330,9 @@ class Runtime:
             self.observer.host_bytes = budget.take_most_host_bytes
         if self._gpu is not None:
             budget.follow(self._gpu.elastic)
+
+    def _trace_from(self, socket_dir: Path) -> Callable[[], bytes]:
+        return functools.partial(traces.fetch, socket_dir, self.client.properties.job_id)
 
     def _steps_elsewhere(self) -> bool:
         return self._resumed_job is not None or self.offloaded.in_parts
@@ -340,10 +342,6 @@ class Runtime:
             self.common.know(optimizer)
         if self._resumed_job is not None:
             self._resumed_job.know(optimizer)
-
-
-def _own_trace(socket_dir: Path) -> bytes:
-    return traces.fetch(socket_dir, traces.job_of_process(socket_dir, os.getpid()))
 
 
 _current: Runtime | None = None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from memtide._capi import admin
-from memtide._node import inspection
 from memtide.errors import InvalidArgument, UsageError
 
 _OPERATIONS = ("read", "write", "allocate", "free")
@@ -114,15 +113,6 @@ def fetch(socket_dir: Path | str | None = None, job_id: int | None = None) -> by
         if job_id:
             raise
         raise UsageError(f"{error}; name one with --job, `memtide status` lists them") from error
-
-
-def job_of_process(socket_dir: Path, pid: int) -> int | None:
-    """The job of the session of process `pid`. None: there is no such session; in a container, the
-    daemon may see another process id."""
-    for session in inspection.inspect(socket_dir, sessions=True).sessions:
-        if int(session.get("pid", 0)) == pid and int(session.get("job_id", 0)):
-            return int(session["job_id"])
-    return None
 
 
 def parse(raw: bytes) -> Trace:

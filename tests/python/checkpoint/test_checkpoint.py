@@ -30,11 +30,12 @@ def runtime() -> Iterator[Runtime]:
 
 
 def load(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file: the header's length, the header, the bytes."""
+    """The tensors of a safetensors file, as other readers find them: the header's length, the
+    header, the bytes."""
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
-    assert header.pop("__metadata__") == {"format": "pt"}
+    assert header.pop("__metadata__")["format"] == "pt"
     tensors = {}
     for name, entry in header.items():
         start, end = entry["data_offsets"]

@@ -52,12 +52,13 @@ class Checkout:
         wanted = hashlib.sha256((root / "tools" / "requirements.txt").read_bytes()).hexdigest()
         (environment / ".memtide-requirements").write_text(wanted + "\n", encoding="utf-8")
 
-    def memtide(self, *arguments: str) -> Outcome:
-        """`tools/memtide ARGUMENTS`."""
+    def memtide(self, *arguments: str, cwd: Path | None = None) -> Outcome:
+        """`tools/memtide ARGUMENTS`, called in `cwd`."""
         path = f"{self._root / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             [self._root / "tools" / "memtide", *arguments],
             env={**os.environ, "PATH": path, "MEMTIDE_CACHE": str(self._root / "cache")},
+            cwd=cwd,
             capture_output=True,
             text=True,
             check=False,
@@ -75,6 +76,13 @@ def test_a_checkout_with_nothing_to_do_adds_no_line(checkout: Checkout) -> None:
     assert done.err == ""
     assert done.out.startswith("memtide ")
     assert done.out.count("\n") == 1
+
+
+def test_nothing_is_imported_from_where_it_is_called(checkout: Checkout, tmp_path: Path) -> None:
+    planted = tmp_path / "planted" / "memtide"
+    planted.mkdir(parents=True)
+    (planted / "__init__.py").write_text("raise SystemExit('planted')\n", encoding="utf-8")
+    assert checkout.memtide("--version", cwd=planted.parent).check().out.startswith("memtide ")
 
 
 def test_a_build_is_shown_on_stderr(checkout: Checkout) -> None:

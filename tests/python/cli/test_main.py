@@ -35,7 +35,11 @@ def train(tmp_path: Path) -> Path:
     return script
 
 
-def test_a_script_sees_what_it_sees_without_memtide(cli: Cli, tmp_path: Path) -> None:
+# The wheel's entry point runs as a script, the other programs with -P.
+@pytest.mark.parametrize("options", [["-m"], ["-P", "-m"]])
+def test_a_script_sees_what_it_sees_without_memtide(
+    options: list[str], cli: Cli, tmp_path: Path
+) -> None:
     script = tmp_path / "look.py"
     script.write_text(
         "import json, sys, os, __main__\n"
@@ -48,7 +52,8 @@ def test_a_script_sees_what_it_sees_without_memtide(cli: Cli, tmp_path: Path) ->
         encoding="utf-8",
     )
     plain = cli.python("look.py", "--host-pool", "x", "-v", cwd=tmp_path).check()
-    ours = cli.memtide("run", *POOLS, "look.py", "--host-pool", "x", "-v", cwd=tmp_path).check()
+    run = [*options, "memtide", "run", *POOLS, "look.py", "--host-pool", "x", "-v"]
+    ours = cli.python(*run, cwd=tmp_path).check()
     assert json.loads(ours.out) == json.loads(plain.out)
 
 

@@ -18,6 +18,7 @@ class Client:
     """A session of rank 1 of 2, whose rank has committed a manifest and left chunks 1 to 4."""
 
     rank, ranks = 1, 2
+    properties = type("Properties", (), {"job_id": 7, "session_id": 20})
     limits = type("Limits", (), {"chunks_per_node": 100})
 
     def __init__(self, committed: bytes) -> None:
@@ -39,8 +40,9 @@ def _listing(monkeypatch: pytest.MonkeyPatch) -> None:
     own = [{"chunk_id": str(n), "rank": 1} for n in range(1, 5)]
     listing = {
         "sessions": [
-            {"pid": os.getpid(), "job_id": "7", "job_name": "one", "rank": 1, "ranks": 2},
-            {"pid": 1, "job_id": "7", "job_name": "one", "ranks": 2},
+            # The daemon may see other pids than these processes do.
+            {"session_id": "20", "pid": 1, "job_id": "7", "job_name": "one", "rank": 1, "ranks": 2},
+            {"session_id": "21", "pid": os.getpid(), "job_id": "7", "job_name": "one", "ranks": 2},
         ],
         "chunks": [
             {"chunk_id": "90", "job_id": "7", "names": [{"chunk_id": "80"}, own[0]]},
@@ -61,6 +63,23 @@ def opened(manifest: StepManifest | None, *, resume: bool) -> tuple[Client, Name
 
 def committed(training_id: str = "", lost: str = "") -> StepManifest:
     return StepManifest([1, 3], [SavedOptimizer("SGD", 3, [])], lost, training_id)
+
+
+def test_a_process_is_alone_in_its_job_or_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "ranks", 1)
+    with pytest.raises(FailedPrecondition, match=f"process {os.getpid()} runs job 'one'"):
+        opened(None, resume=False)
+    monkeypatch.setattr(Client.properties, "job_id", 8)
+    opened(None, resume=False)
+
+
+def test_a_daemon_that_does_not_say_which_session_is_the_clients_still_tells_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Client, "ranks", 1)
+    monkeypatch.setattr(Client.properties, "session_id", 0)
+    with pytest.raises(FailedPrecondition, match="runs job 'one'"):
+        opened(None, resume=False)
 
 
 def test_a_rank_frees_its_own_chunks_that_its_last_commit_does_not_name() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import Cli
+from memtide._node import scratch_directory
 from memtide._node.scratch_directory import ScratchDirectory
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
@@ -40,12 +41,59 @@ def test_what_a_killed_script_left_is_swept_up_and_nothing_else(tmp_path: Path) 
     killed, users = tmp_path / "memtide-scratch-12345678", tmp_path / "memtide-results"
     for path in (killed, users):
         path.mkdir()
-        os.utime(path, (0, 0))
+    link = tmp_path / "memtide-scratch-link0000"
+    link.symlink_to(users)
     held = ScratchDirectory(tmp_path)
-    os.utime(held.path, (0, 0))
     ScratchDirectory(tmp_path).remove()
-    assert set(tmp_path.iterdir()) == {held.path, users}
+    assert set(tmp_path.iterdir()) == {held.path, users, link}
     held.remove()
+
+
+def test_no_clock_decides_what_is_swept_up(tmp_path: Path) -> None:
+    """The file system's clock may be another one, or be set."""
+    ages = (0, 2**32)
+    killed = [tmp_path / f"memtide-scratch-{age:012d}" for age in ages]
+    for path, age in zip(killed, ages, strict=True):
+        path.mkdir()
+        os.utime(path, (age, age))
+    ScratchDirectory(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_root_leaves_the_directories_of_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = tmp_path / "memtide-scratch-12345678"
+    others.mkdir()
+    own_uid = os.geteuid()
+    monkeypatch.setattr(scratch_directory.os, "geteuid", lambda: own_uid + 1)
+    ScratchDirectory(tmp_path)
+    assert others.exists()
+
+
+def test_a_directory_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if another process swept before it is opened, and then before it is locked."""
+    made: list[Path] = []
+    mkdtemp, flock = scratch_directory.tempfile.mkdtemp, scratch_directory.fcntl.flock
+
+    def swept_mkdtemp(**arguments: object) -> str:
+        made.append(Path(mkdtemp(**arguments)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    def swept_flock(descriptor: int, operation: int) -> None:
+        if len(made) == 2:
+            made[1].rmdir()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(scratch_directory.tempfile, "mkdtemp", swept_mkdtemp)
+    monkeypatch.setattr(scratch_directory.fcntl, "flock", swept_flock)
+    directory = ScratchDirectory(tmp_path)
+    assert list(tmp_path.iterdir()) == [directory.path] == made[2:]
+    directory.remove()
 
 
 def test_runs_at_the_same_time_share_an_ssd_directory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,6 +46,26 @@ def losses_of(path: Path) -> dict[int, str]:
         again = {other for number, other, _ in rows if number == step}
         assert again == {loss}, f"step {step} was not the same again"
     return {int(step): loss for step, loss, _ in rows}
+
+
+def test_a_script_in_another_pid_namespace_finds_its_own_job(
+    sockets: Path, cli: Cli, tmp_path: Path
+) -> None:
+    """As in a container: the daemon knows the script by another pid than the script itself."""
+    inside = ("unshare", "--pid", "--fork", "--mount-proc")
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no PID namespace is permitted here")
+    trace = tmp_path / "run.trace.gz"
+    flags = [f"--socket-dir={sockets}", "--job=one", "--chunk-size=2MiB", f"--trace={trace}"]
+    for steps, resume in ((4, []), (8, ["--resume"])):
+        script = cli.start_memtide(
+            *("run", *flags, *resume, SCRIPT, steps), inside=inside, RESULT=tmp_path / "losses"
+        )
+        _, errors = script.communicate()
+        assert script.returncode == 0, errors
+        assert "no trace" not in errors
+        assert trace.exists()
+        trace.unlink()
 
 
 def run_script(cli: Cli, sockets: Path, result: Path, *more: str, **environment: object) -> int:

@@ -73,7 +73,7 @@ class Cli:
 
     def start_memtide(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
         """Starts `memtide ARGUMENTS` and returns at once."""
-        return self.start_python("-m", "memtide", *arguments, **more)
+        return self.start_python("-P", "-m", "memtide", *arguments, **more)
 
     def start_python(
         self, *arguments: object, inside: Sequence[str] = (), **more: object
@@ -91,4 +91,4 @@ class Cli:
 
     def memtide(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
         """`memtide ARGUMENTS`, with `more` in the environment."""
-        return self.python("-m", "memtide", *arguments, cwd=cwd, **more)
+        return self.python("-P", "-m", "memtide", *arguments, cwd=cwd, **more)

@@ -1,0 +1,39 @@
+"""`memtide idle`: says what a restart or a stop of the node's daemon would end. The scripts of the
+Debian package call it, so it imports nothing that the package does not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from memtide._capi import admin
+
+_EXIT_IDLE = 0
+_EXIT_SESSIONS = 3
+_EXIT_JOBS = 4
+
+
+def print_what_would_end(socket_dir: Path) -> int:
+    """Prints it in a line, and returns the exit status: 0 nothing, 3 sessions, 4 only jobs that
+    wait for a script to resume them. Unavailable: no daemon answers."""
+    node = admin.inspect_node(socket_dir, sessions=True)
+    sessions = node.get("sessions", [])
+    count = max(len(sessions), int(node.get("session_count", 0)))
+    if count:
+        named = ", ".join(map(_named, sessions[:3]))
+        more = f", and {count - 3} more" if count > 3 else ""
+        print(f"{count} sessions are open: {named}{more}")
+        return _EXIT_SESSIONS
+    if chunks := int(node.get("chunk_count", 0)):
+        print(f"{chunks} chunks of jobs wait for a script that resumes them")
+        return _EXIT_JOBS
+    print("idle: no session is open, and no job waits")
+    return _EXIT_IDLE
+
+
+def _named(session: Mapping[str, Any]) -> str:
+    name = session.get("job_name", "")
+    # Users choose the names: ascii() escapes what would drive a terminal.
+    job = f"job {ascii(name)}" if name else "a job without a name"
+    return f"{job} of uid {session.get('uid', 0)}, process {session.get('pid', 0)}"

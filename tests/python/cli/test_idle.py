@@ -1,0 +1,54 @@
+"""`memtide idle`: what a restart of the daemon would end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import Cli, short_directory
+from memtide._capi.client import Client, Kind
+from memtide._capi.library import Options
+from memtide._node.private_daemon import Pools, PrivateDaemon
+
+
+@pytest.fixture
+def daemon() -> Iterator[PrivateDaemon]:
+    pools = Pools(host_bytes=16 << 20, ssd_bytes=64 << 20, device="none")
+    with short_directory() as sockets:
+        daemon = PrivateDaemon.start(pools, sockets)
+        yield daemon
+        daemon.stop()
+
+
+def idle(cli: Cli, daemon: PrivateDaemon, tmp_path: Path) -> tuple[int, str]:
+    """The exit status and output, in a Python that has no other packages, as the package's scripts
+    run it."""
+    for name in ("rich", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not installed')\n")
+    more = {"PYTHONPATH": f"{cli.environment({})['PYTHONPATH']}:{tmp_path}"}
+    done = cli.memtide("idle", f"--socket-dir={daemon.socket_dir}", **more)
+    assert done.err == ""
+    return done.status, done.out
+
+
+def test_it_tells_sessions_from_jobs_that_wait(
+    cli: Cli, daemon: PrivateDaemon, tmp_path: Path
+) -> None:
+    nothing = (0, "idle: no session is open, and no job waits\n")
+    assert idle(cli, daemon, tmp_path) == nothing
+    named = {"job_name": "\x1b[2Jone", "time_to_live_s": 100}
+    client = Client(Options(socket_dir=daemon.socket_dir, chunk_bytes=2 << 20, **named))
+    client.allocate(Kind.PARAMETER, 3)
+    status, output = idle(cli, daemon, tmp_path)
+    assert status == 3
+    assert output.startswith(r"1 sessions are open: job '\x1b[2Jone' of uid ")
+    client.close()
+    waiting = (4, "3 chunks of jobs wait for a script that resumes them\n")
+    assert idle(cli, daemon, tmp_path) == waiting
+
+
+def test_without_a_daemon_it_fails_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    done = cli.memtide("idle", f"--socket-dir={tmp_path}")
+    assert (done.status, done.out) == (1, "")
+    assert f"no daemon at {tmp_path}" in done.err
