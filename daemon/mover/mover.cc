@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/content_work.h"
 #include "base/numa.h"
