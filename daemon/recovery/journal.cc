@@ -360,7 +360,8 @@ bool Journal::ContinueRewrite(uint64_t most_bytes) {
   counts.store((active() == 0 ? kSecondHalf : 0) | rewrite_->end, std::memory_order_release);
   // At four times the live content, rewriting adds about a third to what Append writes. Half of a
   // half is left for what is appended meanwhile.
-  worth_writing_anew_ = std::min(std::max(kFewBytes, Bytes(rewrite_->end) * 4), kMostBytes / 2);
+  worth_writing_anew_ =
+      std::min(std::max(kFewBytes, Bytes(rewrite_->end) * 4), Bytes(kMostBytes.count() / 2));
   rewrite_.reset();
   full_ = false;
   return true;

@@ -29,6 +29,7 @@ if [[ ${1-} == inside ]]; then
   # Trains in the background, and waits for a step. $1: whether it begins anew or goes on.
   last=0
   train() {
+    : >"$work/steps"
     "$work/stepper" /run/memtide >"$work/steps" 2>&1 &
     stepper=$!
     for ((i = 0; i < 100; ++i)); do
@@ -99,6 +100,19 @@ if [[ ${1-} == inside ]]; then
   dpkg_ends 0 --install "$work/2.deb"
   [[ $(property MainPID) != "$pid" ]] || fail "the old daemon still runs"
   [[ ! -e $note ]] || fail "the note is still there"
+  train on
+  end_training
+
+  echo "settings that cannot work lose no job that waits"
+  sed -i 's/--host-pool=20MiB/--host-pool=none/' /etc/default/memtided
+  systemctl restart memtided 2>/dev/null && fail "it started"
+  for ((i = 0; i < 100; ++i)); do
+    (($(property NRestarts) >= 2)) && break
+    sleep 0.1
+  done
+  (($(property NRestarts) >= 2)) || fail "systemd does not start it again"
+  sed -i 's/--host-pool=none/--host-pool=20MiB/' /etc/default/memtided
+  systemctl restart memtided
   train on
   end_training
 

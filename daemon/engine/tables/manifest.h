@@ -45,7 +45,7 @@ class ManifestBytes {
 
 class Manifest {
   struct Return {
-    uint32_t uid = 0;
+    uint32_t uid;  // Without an initializer, with which no Manifest could be empty.
     Bytes size;
     void operator()(ManifestBytes* bytes) const { bytes->Subtract(uid, size); }
   };

@@ -37,6 +37,7 @@ def home(tmp_path: Path) -> Path:
         shutil.copy(REPOSITORY / "deploy" / program, tmp_path / "bin" / name)
     (tmp_path / "python").symlink_to(PACKAGE_PARENT)
     (tmp_path / "check").symlink_to(REPOSITORY / "bench" / "gpu")
+    (tmp_path / "VERSION").symlink_to(REPOSITORY / "VERSION")
     return tmp_path
 
 
