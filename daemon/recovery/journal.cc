@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/content_sums.h"
 #include "base/status_macros.h"
 #include "journal.pb.h"
 
@@ -19,12 +20,14 @@ namespace memtide {
 namespace {
 
 constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
-constexpr uint64_t kVersion = 3;
-// Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. All
-// else is the same.
-constexpr uint64_t kOldestVersion = 1;
+constexpr uint64_t kVersion = 4;
+// Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. Up
+// to version 3 no entry has a sum, and the word has no check. All else is the same.
+constexpr uint64_t kOldestVersion = 1, kFirstVersionWithSums = 4;
 constexpr uint64_t kHeaderBytes = 4096;
-constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
+constexpr uint64_t kSecondHalf = uint64_t{1} << 31;
+constexpr uint64_t kOldSecondHalf = uint64_t{1} << 63;  // Of versions without sums.
+static_assert(Journal::kMostBytes.count() < kSecondHalf);
 // Chunks per entry when the journal is compacted.
 // An entry is encoded as one protobuf message, whose size this bounds.
 constexpr size_t kChunksPerEntry = 4096;
@@ -32,10 +35,16 @@ constexpr size_t kChunksPerEntry = 4096;
 struct Header {
   char magic[8];
   uint64_t version;
-  // The active half (kSecondHalf or 0) and the number of its valid bytes.
+  // In the lower 32 bits the active half (kSecondHalf or 0) and the number of its valid bytes; in
+  // the upper ones the complement of these.
   std::atomic<uint64_t> counts;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+struct __attribute__((packed)) EntryHead {
+  uint32_t size = 0;
+  uint64_t sum = 0;
+};
 
 constexpr uint64_t FileBytes() { return kHeaderBytes + 2 * Journal::kMostBytes.count(); }
 constexpr uint64_t Begin(int half) { return kHeaderBytes + half * Journal::kMostBytes.count(); }
@@ -104,6 +113,7 @@ JobRecord Decode(const journal::Job& job) {
 void Encode(const ChunkRecord::Copy& copy, journal::Chunk::Copy* out) {
   out->set_slot(copy.slot);
   out->set_valid(copy.valid);
+  out->mutable_sums()->Add(copy.sums.begin(), copy.sums.end());
 }
 
 void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
@@ -121,14 +131,18 @@ void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
   }
 }
 
+ChunkRecord::Copy Decode(const journal::Chunk::Copy& copy) {
+  return {copy.slot(), copy.valid(), {copy.sums().begin(), copy.sums().end()}};
+}
+
 ChunkRecord Decode(const journal::Chunk& chunk) {
   ChunkRecord out;
   out.chunk = ChunkId(chunk.id());
   out.job = JobId(chunk.job());
   out.kind = static_cast<ChunkKind>(chunk.kind());
   out.version = Version(chunk.version());
-  if (chunk.has_host()) out.host = {chunk.host().slot(), chunk.host().valid()};
-  if (chunk.has_ssd()) out.ssd = {chunk.ssd().slot(), chunk.ssd().valid()};
+  if (chunk.has_host()) out.host = Decode(chunk.host());
+  if (chunk.has_ssd()) out.ssd = Decode(chunk.ssd());
   out.torn = chunk.torn();
   for (const journal::Chunk::Name& name : chunk.names()) {
     out.names.push_back({ChunkId(name.id()), name.rank()});
@@ -174,7 +188,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create() {
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
   Header& header = HeaderOf(journal->memory_);
   header.version = kVersion;
-  header.counts.store(0, std::memory_order_release);
+  header.counts.store(ToWord({}), std::memory_order_release);
   // The magic number comes last: a daemon that is killed before leaves a file that Open() refuses.
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   return journal;
@@ -195,10 +209,32 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
     return absl::FailedPreconditionError(absl::StrCat("the journal has version ", header.version,
                                                       "; this memtided reads ", kVersion));
   }
-  MEMTIDE_RETURN_IF_ERROR(journal->Read());
-  // From here on records have stripes and ranks, which a daemon of an older version would ignore.
+  const uint64_t word = header.counts.load(std::memory_order_acquire);
+  if (const absl::optional<Active> active = FromWord(word)) {
+    MEMTIDE_RETURN_IF_ERROR(journal->Read(*active, /*has_sums=*/true));
+  } else if (header.version >= kFirstVersionWithSums) {
+    return absl::DataLossError("the journal's length is damaged");
+  } else {
+    const Active old{(word & kOldSecondHalf) != 0, word & ~kOldSecondHalf};
+    MEMTIDE_RETURN_IF_ERROR(journal->Read(old, /*has_sums=*/false));
+    // A process that is killed here leaves the old half, or the new one, which the word tells apart.
+    MEMTIDE_RETURN_IF_ERROR(journal->Compact(old.half));
+  }
+  // A daemon of an older version would read the records wrongly.
   header.version = kVersion;
   return journal;
+}
+
+uint64_t Journal::ToWord(Active active) {
+  const uint64_t low = active.end | (active.half == 1 ? kSecondHalf : 0);
+  return (~low << 32) | low;
+}
+
+absl::optional<Journal::Active> Journal::FromWord(uint64_t word) {
+  const uint64_t low = word & UINT32_MAX;
+  const Active active{(low & kSecondHalf) != 0, low & ~kSecondHalf};
+  if (word != ToWord(active)) return absl::nullopt;
+  return active;
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Map(OwnedFd fd) {
@@ -212,28 +248,30 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Map(OwnedFd fd) {
 
 Journal::~Journal() { munmap(memory_, FileBytes()); }
 
-absl::Status Journal::Read() {
-  const uint64_t counts = HeaderOf(memory_).counts.load(std::memory_order_acquire);
-  const char* at = memory_ + Begin((counts & kSecondHalf) != 0);
-  uint64_t left = counts & ~kSecondHalf;
-  const absl::Status damaged = absl::DataLossError("the journal is damaged");
+absl::Status Journal::Read(Active active, bool has_sums) {
+  const char* const begin = memory_ + Begin(active.half);
   // A damaged length must not lead beyond the half.
-  if (left > kMostBytes.count()) return damaged;
-  while (left > 0) {
-    uint32_t size;
-    if (left < sizeof(size)) return damaged;
-    std::memcpy(&size, at, sizeof(size));
-    at += sizeof(size);
-    left -= sizeof(size);
+  if (active.end > kMostBytes.count()) return absl::DataLossError("the journal is damaged");
+  uint64_t at = 0;
+  for (uint64_t number = 0; at < active.end; ++number) {
+    const auto damaged = [&](const char* what) {
+      return absl::DataLossError(absl::StrCat("entry ", number, " of the journal, at offset ", at,
+                                              " of half ", active.half, ", is damaged: ", what));
+    };
+    EntryHead head;
+    const uint64_t head_bytes = has_sums ? sizeof(head) : sizeof(head.size);
+    if (active.end - at < head_bytes) return damaged("it is cut off");
+    std::memcpy(&head, begin + at, head_bytes);
+    if (head.size > active.end - at - head_bytes) return damaged("its size exceeds the journal");
+    const char* const bytes = begin + at + head_bytes;
+    if (has_sums && SumOf({bytes, head.size}) != head.sum) return damaged("it has another sum");
     journal::Entry entry;
     Record record;
-    if (size > left || !entry.ParseFromArray(at, static_cast<int>(size)) ||
-        !Decode(entry, &record)) {
-      return damaged;
+    if (!entry.ParseFromArray(bytes, static_cast<int>(head.size)) || !Decode(entry, &record)) {
+      return damaged("it is no record");
     }
     Apply(record);
-    at += size;
-    left -= size;
+    at += head_bytes + head.size;
   }
   return absl::OkStatus();
 }
@@ -253,43 +291,41 @@ absl::Status Journal::Append(const Record& record) {
   if (full_) return absl::OkStatus();
   Apply(record);
   std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
-  const uint64_t before = counts.load(std::memory_order_relaxed);
-  uint64_t end = before & ~kSecondHalf;
-  const int half = (before & kSecondHalf) != 0;
-  if (end < worth_writing_anew_.count() && Write(half, &end, record)) {
+  // Only this process writes the word.
+  const absl::optional<Active> before = FromWord(counts.load(std::memory_order_relaxed));
+  if (!before.has_value()) return absl::DataLossError("the journal's length is damaged");
+  Active active = *before;
+  if (active.end < worth_writing_anew_.count() && Write(&active, record)) {
     // This store commits the record: a kill before it leaves the journal as it was.
-    counts.store((before & kSecondHalf) | end, std::memory_order_release);
+    counts.store(ToWord(active), std::memory_order_release);
     return absl::OkStatus();
   }
-  return Compact();
+  return Compact(before->half);
 }
 
-absl::Status Journal::Compact() {
-  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
-  const int old = (counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
-  const int fresh = 1 - old;
+absl::Status Journal::Compact(int old) {
   // Until `counts` changes, the old half is active and whole.
-  uint64_t end = 0;
+  Active fresh{1 - old, 0};
   bool fits = true;
   Record some;
   for (const auto& [id, job] : jobs_) {
     some.jobs = {job};
-    fits = fits && Write(fresh, &end, some);
+    fits = fits && Write(&fresh, some);
   }
   some.jobs.clear();
   for (const auto& [place, chunk] : chunks_) {
     some.chunks.push_back(chunk);
     if (some.chunks.size() < kChunksPerEntry) continue;
-    fits = fits && Write(fresh, &end, some);
+    fits = fits && Write(&fresh, some);
     some.chunks.clear();
   }
-  fits = fits && Write(fresh, &end, some);
+  fits = fits && Write(&fresh, some);
   full_ = !fits;
   // A full journal is emptied, because an old record could name a slot that was used again.
-  const uint64_t half = fresh == 1 ? kSecondHalf : 0;
-  counts.store(fits ? half | end : half, std::memory_order_release);
+  if (!fits) fresh.end = 0;
+  HeaderOf(memory_).counts.store(ToWord(fresh), std::memory_order_release);
   // At four times the live content, compaction adds about a third to what Append writes.
-  worth_writing_anew_ = std::max(kFewBytes, Bytes(end) * 4);
+  worth_writing_anew_ = std::max(kFewBytes, Bytes(fresh.end) * 4);
   // If the kernel refuses, the memory stays in use until the half is written again.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(Begin(old)), static_cast<off_t>(kMostBytes.count()));
@@ -300,18 +336,19 @@ absl::Status Journal::Compact() {
                    "manifests"));
 }
 
-bool Journal::Write(int half, uint64_t* end, const Record& record) {
+bool Journal::Write(Active* active, const Record& record) {
   const journal::Entry entry = Encode(record);
   const size_t size = entry.ByteSizeLong();
   // The bound also makes the length fit the 32 bits in front of an entry.
-  if (size > kMostBytes.count() || *end + sizeof(uint32_t) + size > kMostBytes.count()) {
+  if (size > kMostBytes.count() || active->end + sizeof(EntryHead) + size > kMostBytes.count()) {
     return false;
   }
-  char* const at = memory_ + Begin(half) + *end;
-  const uint32_t size32 = static_cast<uint32_t>(size);
-  std::memcpy(at, &size32, sizeof(size32));
-  entry.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(at + sizeof(size32)));
-  *end += sizeof(size32) + size;
+  char* const at = memory_ + Begin(active->half) + active->end;
+  char* const bytes = at + sizeof(EntryHead);
+  entry.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
+  const EntryHead head{static_cast<uint32_t>(size), SumOf({bytes, size})};
+  std::memcpy(at, &head, sizeof(head));
+  active->end += sizeof(head) + size;
   return true;
 }
 

@@ -2,7 +2,8 @@
 //
 // The journal is a memfd with two halves. Append writes a record to the active half and then
 // commits it with one store of a 64-bit word that holds the active half and its length: if the
-// process is killed, each record is in the journal as a whole or not at all. When the active half
+// process is killed, each record is in the journal as a whole or not at all. The word and each
+// record have a check, so that a bit that flipped in memory is found, and not believed. When the active half
 // has grown to several times its live content, that content is written to the other half, which
 // becomes active, and the memory of the old half is freed. A crash of the machine loses the
 // journal, as it loses the host memory that the journal describes.
@@ -19,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "daemon/engine/interface/effects.h"
@@ -39,7 +41,7 @@ class Journal {
   // An empty one. RESOURCE_EXHAUSTED when there is no memory for it.
   static absl::StatusOr<std::unique_ptr<Journal>> Create();
   // Opens the journal of an earlier process. FAILED_PRECONDITION if it has another version,
-  // DATA_LOSS if it is damaged or not a journal.
+  // DATA_LOSS if it is damaged, which names the entry, or not a journal.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(OwnedFd fd);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -56,10 +58,19 @@ class Journal {
  private:
   Journal(OwnedFd fd, char* memory) : fd_(std::move(fd)), memory_(memory) {}
   static absl::StatusOr<std::unique_ptr<Journal>> Map(OwnedFd fd);
-  absl::Status Read();
+  // The bytes that count: those of a half, from its beginning.
+  struct Active {
+    int half = 0;
+    uint64_t end = 0;
+  };
+  static uint64_t ToWord(Active active);
+  // Nothing: the word is damaged.
+  static absl::optional<Active> FromWord(uint64_t word);
+  absl::Status Read(Active active, bool has_sums);
   void Apply(const Record& record);
-  absl::Status Compact();
-  bool Write(int half, uint64_t* end, const Record& record);
+  // Writes everything to the half that is not `old`.
+  absl::Status Compact(int old);
+  bool Write(Active* active, const Record& record);
 
   const OwnedFd fd_;
   char* const memory_;
