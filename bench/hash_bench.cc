@@ -1,15 +1,20 @@
-// Measures digests of memory on one core, against a loop that only reads the same memory.
+// Measures digests and sums of memory on one core, against a loop that only reads the same memory.
 //
 //   hash_bench [--quick]
 //
 // 1 GiB, more than a cache keeps from one turn of a side to its next, is hashed in pieces of 1 MiB,
-// each in a call of its own as a client makes it (memtide_hash_pieces).
+// each in a call of its own as a client makes it (memtide_hash_pieces), or as the mover sums what is
+// written to SSD (base/content_sums.h).
 #include <unistd.h>
+
+#include <functional>
+#include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "base/check.h"
 #include "base/content_hash.h"
+#include "base/content_sums.h"
 #include "base/shared_memory.h"
 #include "bench/harness.h"
 #include "bench/read_loop.h"
@@ -38,28 +43,37 @@ class Measurement {
 
   // Reads the whole pool with both sides, by turns.
   void Compare(Rounds* rounds) {
+    Compare(rounds, "hash.pieces", [this](uint64_t turn) { Hash(turn); });
+    Compare(rounds, "hash.sums", [this](uint64_t turn) { Sum(turn); });
+  }
+
+ private:
+  void Compare(Rounds* rounds, const char* figure, const std::function<void(uint64_t)>& hash) {
     Duration of_limit{0}, of_product{0};
     for (uint64_t turn = 0; turn < kTurns; ++turn) {
       const auto limit = [&] { of_limit += TimeOf([&] { Read(turn); }); };
       // What one side has read is still in the caches when the other one begins, so the sides are
       // half of the pool apart.
       const auto product = [&] {
-        of_product += TimeOf([&] { Hash((turn + kTurns / 2) % kTurns); });
+        of_product += TimeOf([&] { hash((turn + kTurns / 2) % kTurns); });
       };
       if (rounds->product_first()) product();
       limit();
       if (!rounds->product_first()) product();
     }
-    rounds->Add("hash.pieces", GigabytesPerSecond(kPool, of_limit),
+    rounds->Add(figure, GigabytesPerSecond(kPool, of_limit),
                 GigabytesPerSecond(kPool, of_product));
   }
-
- private:
   const char* Piece(uint64_t turn, uint64_t number) const {
     return pool_.data() + (kPiece * (turn * kTurn + number)).count();
   }
   void Read(uint64_t turn) {
     for (uint64_t i = 0; i < kTurn; ++i) sum_ += ReadLoop(Piece(turn, i), kPiece);
+  }
+  void Sum(uint64_t turn) {
+    const ContentSums sums = SumsOf({Piece(turn, 0), (kPiece * kTurn).count()});
+    MEMTIDE_CHECK(sums.size() == kTurn);
+    sum_ += sums.back();
   }
   void Hash(uint64_t turn) {
     for (uint64_t i = 0; i < kTurn; ++i) {

@@ -14,7 +14,7 @@ import fake_gpu
 from figures import TRACES, Pair
 from ranks import ranks
 from small_pools import small_pools
-from training import placement, resume, train_overhead
+from training import placement, resume, train_overhead, verified_steps
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -271,6 +271,21 @@ def _resume(context: Context) -> Samples:
     return {"resume.first_step": pairs}
 
 
+def _verify(context: Context) -> Samples:
+    model = ["--layers", "6", "--width", "384"] if context.quick else []
+    options = verified_steps.Options(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        script=[str(context.root / "examples" / "train_gpt.py"), *model],
+        steps=3 if context.smoke else 12,
+        pairs=1 if context.smoke else 3 if context.quick else 7,
+    )
+    try:
+        return {"verify.cpu": verified_steps.measure(options)}
+    except resume.ResumeFailed as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _balloon(context: Context) -> Samples:
     import balloon_latency  # Loads the client's library, so only if the suite is run.
 
@@ -345,6 +360,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "small_pools": _small_pools,
     "ranks": _ranks,
     "resume": _resume,
+    "verify": _verify,
     "balloon": _balloon,
     "peers": _peers,
 }

@@ -39,6 +39,12 @@ absl::StatusOr<std::string> NewBootId() {
 // A check costs a copy of a chunk to the host, so that checks use less than 2% of the link.
 constexpr uint32_t kCleanDropsPerCheck = 64;
 
+Verify ToVerify(v1::Verify verify) {
+  return verify == v1::VERIFY_OFF   ? Verify::kOff
+         : verify == v1::VERIFY_ALL ? Verify::kAll
+                                    : Verify::kKept;
+}
+
 // Makes missing directories and their parents. By the umask, only this user has access.
 absl::Status MakeDirectories(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
@@ -75,10 +81,20 @@ void Log(const LentUnderProcess& lent) {
       lent.session.value(), lent.slots);
 }
 
+std::string NameOf(JobId id, const std::string& name) {
+  return name.empty() ? absl::StrCat("job ", id.value()) : Named(name);
+}
+
+void Log(const BadCopyFound& found) {
+  spdlog::error("chunk {} of {}: {}; read twice. {}", found.chunk.value(),
+                NameOf(found.job, found.job_name), std::string(found.what.message()),
+                found.has_other_copy
+                    ? "Another copy is valid, and is written to the SSD again"
+                    : "No other copy is valid: what the chunk holds is lost. Check the drive");
+}
+
 void Log(const Misprediction& misprediction) {
-  const std::string job = misprediction.job_name.empty()
-                              ? absl::StrCat("job ", misprediction.job.value())
-                              : Named(misprediction.job_name);
+  const std::string job = NameOf(misprediction.job, misprediction.job_name);
   if (misprediction.expected == 0) {
     spdlog::info("{}: recorded iteration {}: {} chunk uses", job, misprediction.iteration,
                  misprediction.uses);
@@ -131,6 +147,7 @@ struct Route {
   void operator()(const Misprediction& effect) const { Log(effect); }
   void operator()(const MachineShort& effect) const { Log(effect); }
   void operator()(const LentUnderProcess& effect) const { Log(effect); }
+  void operator()(const BadCopyFound& effect) const { Log(effect); }
   void operator()(const JobLost& effect) const {
     spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,
                  std::string(effect.why.message()));
@@ -193,6 +210,7 @@ EngineOptions Node::ToEngineOptions() const {
   options.limits.session_lease = config_.session_lease;
   // Without a descriptor store nothing outlives the daemon, so no record is made.
   options.persistent_jobs = HasFdStore();
+  options.verify = ToVerify(config_.verify);
   return options;
 }
 

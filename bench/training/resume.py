@@ -30,9 +30,10 @@ class ResumeFailed(Exception):
     """The script made no step; the message is its output."""
 
 
-def _start(
+def start(
     daemon: daemon_process.Daemon, script: Sequence[str], log: Path, *more: str
 ) -> subprocess.Popen:
+    """Starts the script as a named job; `log` gets a line of each step."""
     command = [sys.executable, "-m", "memtide", "run", "--quiet", "--job=gpt", *more]
     command += [f"--socket-dir={daemon.socket_dir}", *script, "--steps=1000", f"--log={log}"]
     with log.with_suffix(".output").open("wb") as output:
@@ -45,7 +46,7 @@ def _start(
         )
 
 
-def _wait_for_steps(process: subprocess.Popen, log: Path, count: int) -> list[float]:
+def wait_for_steps(process: subprocess.Popen, log: Path, count: int) -> list[float]:
     """Waits for `count` steps, and returns the seconds of each."""
     deadline = time.monotonic() + _PATIENCE_S
     pause = threading.Event()
@@ -69,17 +70,17 @@ def measure(memtided: Path, ssd_parent: Path, script: Sequence[str], rounds: int
             load = machine.LoadBesideChildren()
             with daemon_process.running(memtided, ssd_parent, [f"--config={config}"]) as daemon:
                 log = home / f"first{number}"
-                process = _start(daemon, script, log)
+                process = start(daemon, script, log)
                 try:
-                    step_s = statistics.median(_wait_for_steps(process, log, _STEPS_BEFORE)[2:])
+                    step_s = statistics.median(wait_for_steps(process, log, _STEPS_BEFORE)[2:])
                 finally:
                     process.kill()
                     began = time.monotonic()
                     process.wait()
                 log = home / f"second{number}"
-                process = _start(daemon, script, log, "--resume")
+                process = start(daemon, script, log, "--resume")
                 try:
-                    _wait_for_steps(process, log, 1)
+                    wait_for_steps(process, log, 1)
                     took_s = time.monotonic() - began
                 finally:
                     process.kill()

@@ -136,6 +136,12 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   return absl::OkStatus();
 }
 
+absl::StatusOr<v1::Verify> ToVerify(v1::Verify verify) {
+  if (verify == v1::VERIFY_UNSPECIFIED) return v1::VERIFY_KEPT;
+  if (v1::Verify_IsValid(verify)) return verify;
+  return absl::InvalidArgumentError(absl::StrCat("verify: ", verify, " is not known; known: 0 to 3"));
+}
+
 absl::StatusOr<absl::optional<MetricsConfig>> ToMetrics(const std::string& address) {
   if (address == "off") return absl::optional<MetricsConfig>();
   if (address.empty()) {
@@ -196,6 +202,7 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   if (!config.emulated_device) config.memory_limit = Bytes(proto.memory_limit_bytes());
   MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine, &config));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
+  MEMTIDE_ASSIGN_OR_RETURN(config.verify, ToVerify(proto.verify()));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));
   if (proto.has_lifeline_fd() && proto.lifeline_fd() >= 0) config.lifeline_fd = proto.lifeline_fd();

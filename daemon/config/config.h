@@ -55,6 +55,7 @@ struct Config {
   Bytes memory_limit;                 // For this daemon and its parent process. Zero: none.
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
+  v1::Verify verify = v1::VERIFY_KEPT;
   absl::optional<MetricsConfig> metrics;
   LogLevel log_level = LogLevel::kInfo;
   absl::optional<int> lifeline_fd;

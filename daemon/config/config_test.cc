@@ -142,6 +142,9 @@ TEST(ConfigTest, NoSsdPoolMeansNoDirectories) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(config->ssd_dirs.empty());
   EXPECT_TRUE(config->ssd_pool.IsZero());
+  EXPECT_EQ(config->verify, v1::VERIFY_KEPT) << "named jobs are verified unless it is said";
+  EXPECT_EQ(FromText("verify: VERIFY_OFF")->verify, v1::VERIFY_OFF);
+  Refusal("verify: 4", StatusCode::kInvalidArgument);
   Refusal("ssd_pool: SSD_POOL_DISABLED ssd_dirs: \"/a\"", StatusCode::kInvalidArgument);
   Refusal("ssd_dirs: \"/gone\"", StatusCode::kFailedPrecondition);
   Refusal("ssd_dirs: \"/a\" ssd_dirs: \"/b/../a\"", StatusCode::kInvalidArgument);

@@ -21,6 +21,15 @@ uint64_t ParseSize(const std::string& flag, const std::string& text, const std::
   return bytes->count();
 }
 
+// Throws as ParseSize does.
+v1::Verify ParseVerify(const std::string& flag, const std::string& text) {
+  if (text == "off") return v1::VERIFY_OFF;
+  if (text == "kept") return v1::VERIFY_KEPT;
+  if (text == "all") return v1::VERIFY_ALL;
+  throw CLI::ValidationError(
+      flag, absl::StrCat("\"", text, "\" is not known; known: \"off\", \"kept\", \"all\""));
+}
+
 // Throws as ParseSize does. The form of `text` is that of absl::ParseDuration.
 void ParseTime(const std::string& flag, const std::string& text,
                google::protobuf::Duration* duration) {
@@ -98,6 +107,11 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
            "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
   app->add_flag_callback(
       "--no-ssd", [flags] { flags->set_ssd_pool(v1::SSD_POOL_DISABLED); }, "No SSD pool");
+  app->add_option_function<std::string>(
+         "--verify",
+         [flags](const std::string& what) { flags->set_verify(ParseVerify("--verify", what)); },
+         "Which chunks on SSD have checksums: off, kept (of named jobs) or all [kept]")
+      ->type_name("WHICH");
 }
 
 void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {

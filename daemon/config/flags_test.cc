@@ -46,6 +46,9 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(line->config, *expected))
       << line->config.DebugString();
   EXPECT_EQ(Parse({"--no-ssd"})->config.ssd_pool(), v1::SSD_POOL_DISABLED);
+  EXPECT_EQ(Parse({"--verify=off"})->config.verify(), v1::VERIFY_OFF);
+  EXPECT_EQ(Parse({"--verify=kept"})->config.verify(), v1::VERIFY_KEPT);
+  EXPECT_EQ(Parse({"--verify=all"})->config.verify(), v1::VERIFY_ALL);
   EXPECT_EQ(Parse({"--no-host-reserve"})->config.host_reserve(), v1::HOST_RESERVE_DISABLED);
   EXPECT_EQ(Parse({"--memory-limit=3GiB"})->config.memory_limit_bytes(), uint64_t{3} << 30);
   EXPECT_EQ(Parse({"--host-reserve=2GiB"})->config.host_reserve_bytes(), uint64_t{2} << 30);
@@ -92,6 +95,7 @@ TEST(FlagsTest, ErrorsNameTheFlag) {
   EXPECT_EQ(message({"--host-pool=0"}).rfind("--host-pool: must not be zero", 0), 0u);
   EXPECT_EQ(message({"--host-pool=lots"}).rfind("--host-pool", 0), 0u);
   EXPECT_EQ(message({"--session-lease=-1s"}).rfind("--session-lease", 0), 0u);
+  EXPECT_EQ(message({"--verify=some"}).rfind("--verify: \"some\"", 0), 0u);
   EXPECT_NE(message({"--lifeline-fd=x"}).find("--lifeline-fd"), std::string::npos);
   EXPECT_NE(message({"--hostpool=1GiB"}).find("--hostpool"), std::string::npos);
   EXPECT_NE(message({"stray"}).find("stray"), std::string::npos);
@@ -108,7 +112,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 15) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 16) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

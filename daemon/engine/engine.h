@@ -35,6 +35,13 @@
 
 namespace memtide {
 
+// The contents whose bytes on SSD are compared with sums that were made when they were written.
+enum class Verify : uint8_t {
+  kOff,
+  kKept,  // Those of jobs with a time to live.
+  kAll,
+};
+
 struct EngineOptions {
   // One for each device of the node, not zero. A job has its device share on one of them.
   std::vector<Bytes> device_capacities;
@@ -56,6 +63,7 @@ struct EngineOptions {
   const PlacementPolicy* placement = &PredictivePolicy();
   // The memory of jobs with a time to live, and their records, outlive the daemon.
   bool persistent_jobs = false;
+  Verify verify = Verify::kOff;
 };
 
 class EngineState;

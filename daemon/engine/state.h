@@ -396,7 +396,8 @@ class EngineState {
   void DropCopy(ChunkIndex index, Tier tier);
   void MakeRoom(Job& job, Tier tier);
   void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
-  void TransferFailed(ChunkIndex index, const Flight& flight, const absl::Status& status);
+  void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
+                      const absl::Status& status);
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
   bool WriteBack(ChunkIndex index, Tier tier);
   // Whether the content would be lost without the copy there, or would be when the daemon ends.
@@ -410,6 +411,18 @@ class EngineState {
   void DropUnannounced(const Job& job);
   // The names of the last moments that used the chunk, for an error.
   std::string LastMomentsOf(const Chunk& chunk) const;
+
+  // --- chunks/verify.cc ---
+  // Whether the content gets sums when it is written to SSD, and is compared with them later.
+  bool IsVerified(const Chunk& chunk) const;
+  ContentSums SumsToCompare(const Chunk& chunk) const;
+  // Compares the next piece of a content at rest.
+  void Scrub();
+  absl::optional<ChunkIndex> NextToScrub();
+  void StartScrub(ChunkIndex index);
+  void ScrubDone(ChunkIndex index, const Flight& flight, const TransferDone& done);
+  // Returns whether another copy of the chunk is valid.
+  bool BadCopy(ChunkIndex index, const absl::Status& what);
 
   // --- chunks/movement.cc, continued ---
   void FreeUnusedSlots(ChunkIndex index);
@@ -503,6 +516,19 @@ class EngineState {
   std::vector<Effect>* effects_ = nullptr;
   Counters counters_;
   bool draining_ = false;
+
+  // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there is
+  // no such content, the next one.
+  struct ScrubPlace {
+    JobId job;
+    Member member;
+    Bytes offset;
+    absl::optional<Version> failed;  // The last attempt found no right bytes of it there.
+  };
+  ScrubPlace scrub_;
+  absl::optional<TransferId> scrubbing_;  // In flight.
+  Instant scrub_began_, next_scrub_;
+
   bool machine_short_ = false;  // Some balloon is not empty.
   std::vector<CallId> drain_calls_;
 

@@ -5,7 +5,7 @@
 // whole chunks; the implementation cuts them into pieces, keeps a few in flight, resubmits short
 // completions, and calls `done` exactly once. Implementations: UringDisk (io_uring with registered
 // buffers), ThreadDisk (pread/pwrite on a pool of threads, where io_uring is refused), and in tests
-// FaultyDisk, which delays, fails or tears the n-th operation of another disk.
+// FaultyDisk, whose n-th operation is late, fails, tears, or lies.
 //
 // Threads: every method may be called from any thread; `done` is called from a thread of the disk's
 // and must not block. Errors: RESOURCE_EXHAUSTED for a full disk, DATA_LOSS for a read that the

@@ -193,6 +193,43 @@ TEST_F(FaultyDiskTest, FailsAndTearsTheTransfersOfTheirNumbersOnly) {
   EXPECT_EQ(memory_.data()[MiB(1).count()], 'm');
 }
 
+TEST_F(FaultyDiskTest, LiesAboutTheTransfersOfTheirNumbersOnly) {
+  ASSERT_TRUE(disk_->MakeStore(StoreId(1), MiB(4)).ok());
+  using Lie = FaultyDisk::Lie;
+  EXPECT_EQ(Write(Bytes(0), MiB(2)).get(), absl::OkStatus());
+  EXPECT_EQ(Write(MiB(2), MiB(2)).get(), absl::OkStatus());
+  const auto at = [&](Bytes offset) {
+    DiskTransfer read;
+    read.store = StoreId(1);
+    read.offset = RoundDown(offset, MiB(2));
+    read.size = MiB(2);
+    SharedMemory target = *SharedMemory::Create("read", MiB(2));
+    read.memory = target.data();
+    std::promise<absl::Status> result;
+    disk_->Start(read, [&](absl::Status status) { result.set_value(status); });
+    EXPECT_EQ(result.get_future().get(), absl::OkStatus());
+    return target.data()[offset.count() % MiB(2).count()];
+  };
+  memset(memory_.data(), 't', MiB(2).count());
+  disk_->LieAbout(2, Lie::kForget);
+  EXPECT_EQ(Write(Bytes(0), MiB(2)).get(), absl::OkStatus());
+  EXPECT_EQ(at(Bytes(0)), 'm');
+  disk_->LieAbout(4, Lie::kMisdirect);
+  EXPECT_EQ(Write(Bytes(0), MiB(2)).get(), absl::OkStatus());
+  EXPECT_EQ(at(Bytes(0)), 'm');
+  EXPECT_EQ(at(MiB(2)), 't');
+  disk_->LieAbout(7, Lie::kTear);
+  EXPECT_EQ(Write(Bytes(0), MiB(2)).get(), absl::OkStatus());
+  EXPECT_EQ(at(MiB(1) - Bytes(1)), 't');
+  EXPECT_EQ(at(MiB(1)), 'm');
+  disk_->LieAbout(10, Lie::kFlip);
+  EXPECT_EQ(Write(Bytes(0), MiB(2)).get(), absl::OkStatus());
+  EXPECT_EQ(at(MiB(1)), 't' ^ 1);
+  EXPECT_EQ(memory_.data()[MiB(1).count()], 't') << "the memory stays as it is";
+  disk_->LieAbout(12, Lie::kFlip);
+  EXPECT_EQ(at(MiB(1)), 't') << "both";
+}
+
 TEST_F(FaultyDiskTest, AHeldTransferIsOvertaken) {
   ASSERT_TRUE(disk_->MakeStore(StoreId(1), MiB(2)).ok());
   disk_->HoldTransfer(0);

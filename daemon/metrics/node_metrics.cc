@@ -135,6 +135,17 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
                           .Add({}, counters.zeroed)
                           .Take());
   families->push_back(
+      Counter("memtide_verified_bytes_total",
+              "Bytes on SSD that were compared with the checksums of what was written there. read: "
+              "as a chunk was read; scrub: at rest.")
+          .Add({{"when", "read"}}, counters.verified)
+          .Add({{"when", "scrub"}}, counters.scrubbed)
+          .Take());
+  families->push_back(Counter("memtide_wrong_bytes_total",
+                              "Reads of the SSD that returned other bytes than were written there.")
+                          .Add({}, static_cast<double>(counters.wrong_bytes))
+                          .Take());
+  families->push_back(
       Counter("memtide_ballooned_bytes_total",
               "Host memory that the balloon took while the machine was short of it.")
           .Add({}, counters.balloon)

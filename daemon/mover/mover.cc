@@ -44,6 +44,9 @@ Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void
       keeping_("memtide-keeping", {1, 0, {}, /*drops_rest=*/true}),
       memory_("memtide-memory", {1, 0, host_placements_.front().cpus}),
       stores_("memtide-stores") {
+  if (disk != nullptr) {
+    disk_transfers_ = std::make_unique<DiskTransfers>(disk, host_placements_.front().cpus, post_);
+  }
   for (const NumaPlacement& placement : host_placements_) {
     host_nodes_.push_back(std::make_unique<HostNode>(placement, host_placements_.size()));
   }
@@ -51,11 +54,7 @@ Mover::Mover(const std::vector<Device*>& devices, Disk* disk, std::function<void
 }
 
 Mover::~Mover() {
-  {
-    MutexLock lock(&mutex_);
-    // The disk outlives this object, so its `done` callbacks must have run by the end.
-    while (disk_transfers_ > 0) disk_idle_.Wait(&mutex_);
-  }
+  disk_transfers_.reset();
   // Nothing uses the regions any more when they are disposed of.
   links_.clear();
   host_nodes_.clear();
@@ -114,9 +113,9 @@ void Mover::Start(const StartTransfer& effect) {
     case StartTransfer::Kind::kCompareDeviceWithHost:
       return Compare(effect);
     case StartTransfer::Kind::kSsdToHost:
-      return UseDisk(effect, DiskTransfer::Direction::kRead);
     case StartTransfer::Kind::kHostToSsd:
-      return UseDisk(effect, DiskTransfer::Direction::kWrite);
+    case StartTransfer::Kind::kVerifySsd:
+      return UseDisk(effect);
   }
 }
 
@@ -225,31 +224,14 @@ void Mover::Start(const StartStep& effect) {
                                            [this, step] { return StepNext(*step); });
 }
 
-void Mover::UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction) {
-  MEMTIDE_CHECK(disk_ != nullptr) << "transfer " << effect.transfer;
-  const bool read = direction == DiskTransfer::Direction::kRead;
-  Range memory = At(read ? effect.to : effect.from, effect.size, Tier::kHost);
-  DiskTransfer transfer;
-  transfer.direction = direction;
-  transfer.store = effect.store.store;
-  transfer.offset = effect.store.offset;
-  transfer.size = effect.size;
-  transfer.memory = memory.host();
-  transfer.id = effect.transfer;
-  transfer.job = effect.job;
-  transfer.awaited = effect.awaited;
-  {
-    MutexLock lock(&mutex_);
-    ++disk_transfers_;
+void Mover::UseDisk(const StartTransfer& effect) {
+  MEMTIDE_CHECK(disk_transfers_ != nullptr) << "transfer " << effect.transfer;
+  std::shared_ptr<char> memory;
+  if (effect.kind != StartTransfer::Kind::kVerifySsd) {
+    const bool read = effect.kind == StartTransfer::Kind::kSsdToHost;
+    memory = At(read ? effect.to : effect.from, effect.size, Tier::kHost).shared_host();
   }
-  disk_->Start(transfer, [this, id = effect.transfer,
-                          memory = std::move(memory)](absl::Status status) mutable {
-    memory = Range();
-    post_(TransferDone{id, std::move(status)});
-    MutexLock lock(&mutex_);
-    // The transfer counts until after `post_`, as the destructor may go on once there is none left.
-    if (--disk_transfers_ == 0) disk_idle_.Signal();
-  });
+  disk_transfers_->Start(effect, std::move(memory));
 }
 
 void Mover::Start(const AwaitTransfer& effect) {

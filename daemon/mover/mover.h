@@ -2,7 +2,7 @@
 //
 // The Mover owns the memory of the regions and, for each device, one queue per direction, each
 // served by as many threads as the device takes copies at once: no device waits for the copies of
-// another. Disk transfers go straight to the Disk, which bounds what is in flight. The threads of
+// another. DiskTransfers carries out those of the Disk. The threads of
 // the direction into a device also zero its slots; those of the host have a thread of their own.
 // The engine bounds the queues: there is at most one transfer per slot. Making and dropping memory
 // is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its own, and so have
@@ -30,13 +30,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/content_hash.h"
 #include "base/ids.h"
-#include "base/mutex.h"
 #include "base/numa.h"
 #include "daemon/device/device.h"
 #include "daemon/engine/interface/effects.h"
@@ -45,6 +43,7 @@
 #include "daemon/io/owned_fd.h"
 #include "daemon/io/stripes.h"
 #include "daemon/mover/copy_check.h"
+#include "daemon/mover/disk_transfers.h"
 #include "daemon/mover/host_nodes.h"
 #include "daemon/mover/regions.h"
 #include "daemon/mover/work_queue.h"
@@ -99,6 +98,8 @@ class Mover {
   // A range of a region. The region stays mapped for as long as the Range exists.
   struct Range {
     char* host() const { return region->host->data() + offset.count(); }
+    // The same, and keeps the region.
+    std::shared_ptr<char> shared_host() const { return {region, host()}; }
 
     std::shared_ptr<Region> region;
     Bytes offset;
@@ -145,7 +146,7 @@ class Mover {
   void Zero(const StartTransfer& effect);
   void ZeroOnDevice(const StartTransfer& effect);
   void Compare(const StartTransfer& effect);
-  void UseDisk(const StartTransfer& effect, DiskTransfer::Direction direction);
+  void UseDisk(const StartTransfer& effect);
 
   const std::vector<Device*> devices_;  // By number.
   Disk* const disk_;
@@ -155,12 +156,9 @@ class Mover {
   const std::function<void(Event)> post_;
   Regions regions_;
 
-  Mutex mutex_;
-  CondVar disk_idle_;
-  uint64_t disk_transfers_ ABSL_GUARDED_BY(mutex_) = 0;  // Started and not yet completed.
-
   // Destroyed before everything above. memory_ and stores_ push to keeping_.
   WorkQueue keeping_, memory_, stores_;
+  std::unique_ptr<DiskTransfers> disk_transfers_;      // Null without a disk.
   std::vector<std::unique_ptr<HostNode>> host_nodes_;  // By the number of their placement.
   std::vector<std::unique_ptr<Link>> links_;           // By the number of the device.
 };

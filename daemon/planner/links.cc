@@ -54,6 +54,7 @@ void Links::Start(Instant now, const StartTransfer& transfer) {
       moved_.from_device += transfer.size;
       break;
     case Kind::kSsdToHost:
+    case Kind::kVerifySsd:
       queue = &disk_;
       time = TimeFor(options_.disk_read, transfer.size);
       moved_.disk_read += transfer.size;

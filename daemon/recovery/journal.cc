@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/content_sums.h"
 #include "base/status_macros.h"
 #include "journal.pb.h"
 
@@ -19,12 +20,14 @@ namespace memtide {
 namespace {
 
 constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
-constexpr uint64_t kVersion = 3;
-// Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. All
-// else is the same.
-constexpr uint64_t kOldestVersion = 1;
+constexpr uint64_t kVersion = 4;
+// Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. Up
+// to version 3 no entry has a sum, and the word has no check. All else is the same.
+constexpr uint64_t kOldestVersion = 1, kFirstVersionWithSums = 4;
 constexpr uint64_t kHeaderBytes = 4096;
-constexpr uint64_t kSecondHalf = uint64_t{1} << 63;
+constexpr uint64_t kSecondHalf = uint64_t{1} << 31;
+constexpr uint64_t kOldSecondHalf = uint64_t{1} << 63;  // Of versions without sums.
+static_assert(Journal::kMostBytes.count() < kSecondHalf);
 // Chunks per entry where the content is written anew.
 constexpr size_t kChunksPerEntry = 512;
 // What each Append writes of the content while that is written anew: for each byte of its own, so
@@ -39,10 +42,16 @@ constexpr uint64_t kFramingBytes = 16;
 struct Header {
   char magic[8];
   uint64_t version;
-  // The active half (kSecondHalf or 0) and the number of its valid bytes.
+  // In the lower 32 bits the active half (kSecondHalf or 0) and the number of its valid bytes; in
+  // the upper ones the complement of these.
   std::atomic<uint64_t> counts;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+struct __attribute__((packed)) EntryHead {
+  uint32_t size = 0;
+  uint64_t sum = 0;
+};
 
 constexpr uint64_t FileBytes() { return kHeaderBytes + 2 * Journal::kMostBytes.count(); }
 constexpr uint64_t Begin(int half) { return kHeaderBytes + half * Journal::kMostBytes.count(); }
@@ -111,6 +120,7 @@ JobRecord Decode(const journal::Job& job) {
 void Encode(const ChunkRecord::Copy& copy, journal::Chunk::Copy* out) {
   out->set_slot(copy.slot);
   out->set_valid(copy.valid);
+  out->mutable_sums()->Add(copy.sums.begin(), copy.sums.end());
 }
 
 void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
@@ -128,14 +138,18 @@ void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
   }
 }
 
+ChunkRecord::Copy Decode(const journal::Chunk::Copy& copy) {
+  return {copy.slot(), copy.valid(), {copy.sums().begin(), copy.sums().end()}};
+}
+
 ChunkRecord Decode(const journal::Chunk& chunk) {
   ChunkRecord out;
   out.chunk = ChunkId(chunk.id());
   out.job = JobId(chunk.job());
   out.kind = static_cast<ChunkKind>(chunk.kind());
   out.version = Version(chunk.version());
-  if (chunk.has_host()) out.host = {chunk.host().slot(), chunk.host().valid()};
-  if (chunk.has_ssd()) out.ssd = {chunk.ssd().slot(), chunk.ssd().valid()};
+  if (chunk.has_host()) out.host = Decode(chunk.host());
+  if (chunk.has_ssd()) out.ssd = Decode(chunk.ssd());
   out.torn = chunk.torn();
   for (const journal::Chunk::Name& name : chunk.names()) {
     out.names.push_back({ChunkId(name.id()), name.rank()});
@@ -181,7 +195,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(Bytes most_live) {
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
   Header& header = HeaderOf(journal->memory_);
   header.version = kVersion;
-  header.counts.store(0, std::memory_order_release);
+  header.counts.store(ToWord({}), std::memory_order_release);
   journal->most_live_ = most_live;
   // The magic number comes last: a daemon that is killed before leaves a file that Open() refuses.
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
@@ -208,12 +222,38 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
     return absl::DataLossError("the journal is cut off");
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
-  MEMTIDE_RETURN_IF_ERROR(journal->Read());
+  Header& header = HeaderOf(journal->memory_);
+  const uint64_t word = header.counts.load(std::memory_order_acquire);
+  const absl::optional<Active> active = FromWord(word);
+  if (!active.has_value() && header.version >= kFirstVersionWithSums) {
+    return absl::DataLossError("the journal's length is damaged");
+  }
+  journal->active_ = active.value_or(Active{(word & kOldSecondHalf) != 0, word & ~kOldSecondHalf});
+  MEMTIDE_RETURN_IF_ERROR(journal->Read(/*has_sums=*/active.has_value()));
   // That process may have ended while it wrote the other half, or before it freed it.
-  journal->to_free_[1 - journal->active()] = kMostBytes.count();
-  // From here on records have stripes and ranks, which a daemon of an older version would ignore.
-  HeaderOf(journal->memory_).version = kVersion;
+  journal->to_free_[1 - journal->active_.half] = kMostBytes.count();
+  // A process that is killed here leaves the old half, or the new one, which the word tells apart.
+  if (!active.has_value()) MEMTIDE_RETURN_IF_ERROR(journal->RewriteNow());
+  // A daemon of an older version would read the records wrongly.
+  header.version = kVersion;
   return journal;
+}
+
+uint64_t Journal::ToWord(Active active) {
+  const uint64_t low = active.end | (active.half == 1 ? kSecondHalf : 0);
+  return (~low << 32) | low;
+}
+
+absl::optional<Journal::Active> Journal::FromWord(uint64_t word) {
+  const uint64_t low = word & UINT32_MAX;
+  const Active active{(low & kSecondHalf) != 0, low & ~kSecondHalf};
+  if (word != ToWord(active)) return absl::nullopt;
+  return active;
+}
+
+void Journal::Commit(Active active) {
+  active_ = active;
+  HeaderOf(memory_).counts.store(ToWord(active), std::memory_order_release);
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Map(OwnedFd fd) {
@@ -227,28 +267,30 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Map(OwnedFd fd) {
 
 Journal::~Journal() { munmap(memory_, FileBytes()); }
 
-absl::Status Journal::Read() {
-  const uint64_t counts = HeaderOf(memory_).counts.load(std::memory_order_acquire);
-  const char* at = memory_ + Begin((counts & kSecondHalf) != 0);
-  uint64_t left = counts & ~kSecondHalf;
-  const absl::Status damaged = absl::DataLossError("the journal is damaged");
+absl::Status Journal::Read(bool has_sums) {
+  const char* const begin = memory_ + Begin(active_.half);
   // A damaged length must not lead beyond the half.
-  if (left > kMostBytes.count()) return damaged;
-  while (left > 0) {
-    uint32_t size;
-    if (left < sizeof(size)) return damaged;
-    std::memcpy(&size, at, sizeof(size));
-    at += sizeof(size);
-    left -= sizeof(size);
+  if (active_.end > kMostBytes.count()) return absl::DataLossError("the journal is damaged");
+  uint64_t at = 0;
+  for (uint64_t number = 0; at < active_.end; ++number) {
+    const auto damaged = [&](const char* what) {
+      return absl::DataLossError(absl::StrCat("entry ", number, " of the journal, at offset ", at,
+                                              " of half ", active_.half, ", is damaged: ", what));
+    };
+    EntryHead head;
+    const uint64_t head_bytes = has_sums ? sizeof(head) : sizeof(head.size);
+    if (active_.end - at < head_bytes) return damaged("it is cut off");
+    std::memcpy(&head, begin + at, head_bytes);
+    if (head.size > active_.end - at - head_bytes) return damaged("its size exceeds the journal");
+    const char* const bytes = begin + at + head_bytes;
+    if (has_sums && SumOf({bytes, head.size}) != head.sum) return damaged("it has another sum");
     journal::Entry entry;
     Record record;
-    if (size > left || !entry.ParseFromArray(at, static_cast<int>(size)) ||
-        !Decode(entry, &record)) {
-      return damaged;
+    if (!entry.ParseFromArray(bytes, static_cast<int>(head.size)) || !Decode(entry, &record)) {
+      return damaged("it is no record");
     }
     Apply(record, entry);
-    at += size;
-    left -= size;
+    at += head_bytes + head.size;
   }
   return absl::OkStatus();
 }
@@ -284,22 +326,14 @@ void Journal::Apply(const Record& record, const journal::Entry& entry) {
   }
 }
 
-int Journal::active() const {
-  return (HeaderOf(memory_).counts.load(std::memory_order_relaxed) & kSecondHalf) != 0;
-}
-
 absl::Status Journal::Append(const Record& record) {
   const journal::Entry entry = Encode(record);
   Apply(record, entry);
   if (live_bytes_ > most_live_.count()) return BecomeFull();
-  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
-  const uint64_t before = counts.load(std::memory_order_relaxed);
-  uint64_t end = before & ~kSecondHalf;
-  const bool has_room = full_ || Write(active(), &end, entry);
+  Active longer = active_;
+  const bool has_room = full_ || Write(longer.half, &longer.end, entry);
   // This store commits the record: a kill before it leaves the journal as it was.
-  if (!full_ && has_room) {
-    counts.store((before & kSecondHalf) | end, std::memory_order_release);
-  }
+  if (!full_ && has_room) Commit(longer);
   uint64_t most_bytes = std::max(kLeastSlice, kRewrittenPerByte * entry.ByteSizeLong());
   if (!has_room) {
     // The other half has to take all of the content now.
@@ -308,12 +342,12 @@ absl::Status Journal::Append(const Record& record) {
   }
   if (rewrite_.has_value()) {
     // The record goes behind the content that is written already, of which it may change something.
-    const bool fits = Write(1 - active(), &rewrite_->end, entry) && ContinueRewrite(most_bytes);
+    const bool fits = Write(1 - active_.half, &rewrite_->end, entry) && ContinueRewrite(most_bytes);
     if (!fits && !has_room) return BecomeFull();
     if (!fits) AbandonRewrite();
   } else if (FreeSome(std::max(kLeastFreed, most_bytes))) {
     // A half is written from empty on.
-  } else if (full_ || end >= worth_writing_anew_.count()) {
+  } else if (full_ || active_.end >= worth_writing_anew_.count()) {
     BeginRewrite();
   }
   return absl::OkStatus();
@@ -321,12 +355,11 @@ absl::Status Journal::Append(const Record& record) {
 
 // An old record could name a slot that was used again, so none is left.
 absl::Status Journal::BecomeFull() {
-  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
   AbandonRewrite();
   if (full_) return absl::OkStatus();
   full_ = true;
-  to_free_[active()] = counts.load(std::memory_order_relaxed) & ~kSecondHalf;
-  counts.store(active() == 1 ? kSecondHalf : 0, std::memory_order_release);
+  to_free_[active_.half] = active_.end;
+  Commit({active_.half, 0});
   return absl::ResourceExhaustedError(absl::StrCat(
       "the journal of jobs that outlive the daemon has ", FormatBytes(Bytes(live_bytes_)),
       "; at most ", FormatBytes(most_live_),
@@ -335,7 +368,7 @@ absl::Status Journal::BecomeFull() {
 }
 
 void Journal::AbandonRewrite() {
-  if (rewrite_.has_value()) to_free_[1 - active()] = rewrite_->end;
+  if (rewrite_.has_value()) to_free_[1 - active_.half] = rewrite_->end;
   rewrite_.reset();
 }
 
@@ -345,8 +378,13 @@ void Journal::BeginRewrite() {
   rewrite_.emplace();
 }
 
+absl::Status Journal::RewriteNow() {
+  BeginRewrite();
+  return ContinueRewrite(2 * kMostBytes.count()) ? absl::OkStatus() : BecomeFull();
+}
+
 bool Journal::ContinueRewrite(uint64_t most_bytes) {
-  // Until `counts` changes, the old half is active and whole.
+  // Until Commit(), the old half is active and whole.
   uint64_t written = 0;
   while (written < most_bytes) {
     uint64_t bytes = 0;
@@ -355,9 +393,8 @@ bool Journal::ContinueRewrite(uint64_t most_bytes) {
     written += bytes;
   }
   if (written >= most_bytes) return true;  // There may be more.
-  std::atomic<uint64_t>& counts = HeaderOf(memory_).counts;
-  to_free_[active()] = counts.load(std::memory_order_relaxed) & ~kSecondHalf;
-  counts.store((active() == 0 ? kSecondHalf : 0) | rewrite_->end, std::memory_order_release);
+  to_free_[active_.half] = active_.end;
+  Commit({1 - active_.half, rewrite_->end});
   // At four times the live content, rewriting adds about a third to what Append writes. Half of a
   // half is left for what is appended meanwhile.
   worth_writing_anew_ =
@@ -391,7 +428,7 @@ bool Journal::WriteSome(uint64_t* bytes) {
     if (some.chunks.empty()) return true;
   }
   const uint64_t before = rewrite_->end;
-  const bool fits = Write(1 - active(), &rewrite_->end, Encode(some));
+  const bool fits = Write(1 - active_.half, &rewrite_->end, Encode(some));
   *bytes = rewrite_->end - before;
   return fits;
 }
@@ -400,7 +437,7 @@ bool Journal::WriteSome(uint64_t* bytes) {
 bool Journal::FreeSome(uint64_t most_bytes) {
   for (int half = 0; half < 2; ++half) {
     uint64_t& end = to_free_[half];
-    if (end == 0 || (half == active() && !full_)) continue;
+    if (end == 0 || (half == active_.half && !full_)) continue;
     const uint64_t bytes = std::min(end, most_bytes);
     end -= bytes;
     // If the kernel refuses, the memory stays in use until the half is written again.
@@ -414,14 +451,15 @@ bool Journal::FreeSome(uint64_t most_bytes) {
 bool Journal::Write(int half, uint64_t* end, const journal::Entry& entry) {
   const size_t size = entry.ByteSizeLong();
   // The bound also makes the length fit the 32 bits in front of an entry.
-  if (size > kMostBytes.count() || *end + sizeof(uint32_t) + size > kMostBytes.count()) {
+  if (size > kMostBytes.count() || *end + sizeof(EntryHead) + size > kMostBytes.count()) {
     return false;
   }
   char* const at = memory_ + Begin(half) + *end;
-  const uint32_t size32 = static_cast<uint32_t>(size);
-  std::memcpy(at, &size32, sizeof(size32));
-  entry.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(at + sizeof(size32)));
-  *end += sizeof(size32) + size;
+  char* const bytes = at + sizeof(EntryHead);
+  entry.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bytes));
+  const EntryHead head{static_cast<uint32_t>(size), SumOf({bytes, size})};
+  std::memcpy(at, &head, sizeof(head));
+  *end += sizeof(head) + size;
   return true;
 }
 

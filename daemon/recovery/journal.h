@@ -50,7 +50,7 @@ class Journal {
   // no memory for it.
   static absl::StatusOr<std::unique_ptr<Journal>> Create(Bytes most_live = kMostLiveBytes);
   // Opens the journal of an earlier process. FAILED_PRECONDITION if it has another version,
-  // DATA_LOSS if it is damaged or not a journal.
+  // DATA_LOSS if it is damaged, which names the entry, or not a journal.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(OwnedFd fd);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -68,6 +68,16 @@ class Journal {
  private:
   Journal(OwnedFd fd, char* memory) : fd_(std::move(fd)), memory_(memory) {}
   static absl::StatusOr<std::unique_ptr<Journal>> Map(OwnedFd fd);
+  // The bytes that count: those of a half, from its beginning.
+  struct Active {
+    int half = 0;
+    uint64_t end = 0;
+  };
+  static uint64_t ToWord(Active active);
+  // Nothing: the word is damaged.
+  static absl::optional<Active> FromWord(uint64_t word);
+  // From here on these bytes count.
+  void Commit(Active active);
   // A record and the bytes that it takes in a half.
   template <typename T>
   struct Kept {
@@ -83,7 +93,7 @@ class Journal {
     bool jobs_are_written = false;
   };
 
-  absl::Status Read();
+  absl::Status Read(bool has_sums);
   void Apply(const Record& record, const journal::Entry& entry);
   template <typename Key, typename T>
   void Keep(std::map<Key, Kept<T>>* records, Key key, const T& record, uint64_t bytes);
@@ -91,6 +101,7 @@ class Journal {
   void Drop(std::map<Key, Kept<T>>* records, Key key);
   absl::Status BecomeFull();
   void BeginRewrite();
+  absl::Status RewriteNow();
   void AbandonRewrite();
   // Writes some of the content that is left, and makes the other half active if none is left.
   // False: there is no room.
@@ -99,10 +110,10 @@ class Journal {
   // Frees some memory of what is not needed. False: there is none.
   bool FreeSome(uint64_t most_bytes);
   bool Write(int half, uint64_t* end, const journal::Entry& entry);
-  int active() const;
 
   const OwnedFd fd_;
   char* const memory_;
+  Active active_;  // As the header says.
   std::map<JobId, Kept<JobRecord>> jobs_;
   std::map<uint32_t, Kept<ChunkRecord>> chunks_;  // By place: the low 32 bits of the id.
   uint64_t live_bytes_ = 0;                       // The sum over both.

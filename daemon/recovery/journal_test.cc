@@ -49,7 +49,7 @@ ChunkRecord SomeChunk(uint32_t place, uint64_t version) {
   chunk.kind = ChunkKind::kParameter;
   chunk.version = Version(version);
   chunk.host = ChunkRecord::Copy{place, true};
-  chunk.ssd = ChunkRecord::Copy{place + 1, false};
+  chunk.ssd = ChunkRecord::Copy{place + 1, false, {version, ~version}};
   chunk.torn = place % 2 == 1;
   chunk.names = {{chunk.chunk, 0}, {ChunkId(uint64_t{2} << 32 | 77), 1}};
   return chunk;
@@ -103,6 +103,8 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_TRUE(restored.host->valid);
   EXPECT_EQ(restored.ssd->slot, 10u);
   EXPECT_FALSE(restored.ssd->valid);
+  EXPECT_TRUE(restored.host->sums.empty());
+  EXPECT_EQ(restored.ssd->sums, chunk.ssd->sums);
   ASSERT_EQ(restored.names.size(), 2u);
   for (size_t name = 0; name < 2; ++name) {
     EXPECT_EQ(restored.names[name].id, chunk.names[name].id);
@@ -268,6 +270,18 @@ TEST(JournalTest, EachRecordCountsAsAWholeWheneverTheProcessIsKilled) {
   }
 }
 
+// Turns a journal with one entry into that of an older version, whose entries have no sums.
+void MakeOlder(int fd, uint64_t version) {
+  uint32_t size = 0;
+  ASSERT_EQ(pread(fd, &size, sizeof(size), 4096), 4);
+  std::string entry(size, '\0');
+  ASSERT_EQ(pread(fd, &entry[0], size, 4096 + 12), size);
+  ASSERT_EQ(pwrite(fd, entry.data(), size, 4096 + 4), size);
+  const uint64_t length = 4 + size;
+  ASSERT_EQ(pwrite(fd, &length, sizeof(length), 16), 8);
+  ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
+}
+
 class OlderJournalTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(OlderJournalTest, LacksStripesOrRanksAndIsOfThisVersionFromThenOn) {
@@ -280,19 +294,53 @@ TEST_P(OlderJournalTest, LacksStripesOrRanksAndIsOfThisVersionFromThenOn) {
   chunk.names.clear();
   ASSERT_TRUE((*journal)->Append({{job}, {}, {chunk}, {}}).ok());
   const int fd = (*journal)->fd();
-  uint64_t version = GetParam();
-  ASSERT_EQ(pwrite(fd, &version, sizeof(version), 8), 8);
+  MakeOlder(fd, GetParam());
   const auto next = Journal::Open(Duplicate(fd));
   ASSERT_TRUE(next.ok()) << next.status();
   ASSERT_EQ((*next)->Contents().job_records.size(), 1u);
   EXPECT_TRUE((*next)->Contents().job_records[0].store_stripes.empty());
   EXPECT_TRUE((*next)->Contents().job_records[0].ranks.empty());
   EXPECT_TRUE((*next)->Contents().chunk_records[0].names.empty());
+  uint64_t version = 0;
   ASSERT_EQ(pread(fd, &version, sizeof(version), 8), 8);
-  EXPECT_EQ(version, 3u) << "an older daemon would ignore stripes, or the names of shared chunks";
+  EXPECT_EQ(version, 4u) << "an older daemon would read its records wrongly";
+  ASSERT_TRUE((*next)->Append({{SomeJob(2)}, {}, {}, {}}).ok());
+  const auto again = Journal::Open(Duplicate(fd));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)->Contents().job_records.size(), 2u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Versions, OlderJournalTest, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Versions, OlderJournalTest, testing::Values(1, 2, 3));
+
+TEST(JournalTest, WhateverBitFlipsIsFoundAndNamed) {
+  auto journal = Journal::Create();
+  ASSERT_TRUE(journal.ok());
+  ASSERT_TRUE((*journal)->Append({{SomeJob(1)}, {}, {SomeChunk(1, 1)}, {}}).ok());
+  ASSERT_TRUE((*journal)->Append({{}, {}, {SomeChunk(2, 1)}, {1}}).ok());
+  const int fd = (*journal)->fd();
+  uint32_t length = 0;  // The lower half of the length word.
+  ASSERT_EQ(pread(fd, &length, sizeof(length), 16), 4);
+  const auto expect_found = [&](off_t at, const char* what) {
+    uint8_t byte = 0;
+    ASSERT_EQ(pread(fd, &byte, 1, at), 1);
+    for (int bit = 0; bit < 8; ++bit) {
+      const uint8_t flipped = byte ^ static_cast<uint8_t>(1 << bit);
+      ASSERT_EQ(pwrite(fd, &flipped, 1, at), 1);
+      const absl::Status status = Journal::Open(Duplicate(fd)).status();
+      EXPECT_FALSE(status.ok()) << "bit " << bit << " of byte " << at;
+      EXPECT_NE(status.message().find(what), absl::string_view::npos) << status;
+    }
+    ASSERT_EQ(pwrite(fd, &byte, 1, at), 1);
+  };
+  for (off_t at = 0; at < 16; ++at) expect_found(at, "journal");
+  for (off_t at = 16; at < 24; ++at) expect_found(at, "the journal's length is damaged");
+  uint32_t first = 0;
+  ASSERT_EQ(pread(fd, &first, sizeof(first), 4096), 4);
+  for (off_t at = 4096; at < 4096 + length; ++at) {
+    expect_found(at, at < 4096 + 12 + first ? "entry 0 of the journal" : "entry 1 of the journal");
+  }
+  EXPECT_TRUE(Journal::Open(Duplicate(fd)).ok()) << "every bit is as it was";
+}
 
 TEST(JournalTest, WhatIsNoJournalIsRefused) {
   OwnedFd other(memfd_create("other", MFD_CLOEXEC));
@@ -319,7 +367,7 @@ TEST(JournalTest, AnotherVersionAndDamageAreToldApart) {
   EXPECT_EQ(Journal::Open(Duplicate(larger.get())).status().code(),
             absl::StatusCode::kFailedPrecondition)
       << "another version may have another size";
-  const uint64_t this_version = 3;
+  const uint64_t this_version = 4;
   ASSERT_EQ(pwrite(fd, &this_version, sizeof(this_version), 8), 8);
   ASSERT_TRUE(Journal::Open(Duplicate(fd)).ok());
   // The size of the first entry, right behind the header's page.

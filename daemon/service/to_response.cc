@@ -93,6 +93,9 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   proto->set_parts_shared(counters.parts_shared);
   proto->set_contents_shared(counters.contents_shared);
   proto->set_digests_collided(counters.digests_collided);
+  proto->set_ssd_verified_bytes(counters.verified.count());
+  proto->set_ssd_scrubbed_bytes(counters.scrubbed.count());
+  proto->set_ssd_wrong_bytes(counters.wrong_bytes);
 }
 
 void ToProto(const SessionInfo& session, v1::Session* proto) {

@@ -193,6 +193,17 @@ Config WithDevices(Config config) {
   return config;
 }
 
+Config WithLies(Config config) {
+  if (config.ssd_slots == 0) return config;
+  // A stream of its own, as above.
+  Random random(config.seed ^ 0x6c696573);
+  config.faults.lie = random.Between(2, 40);
+  // The scrubber goes by ticks.
+  Weight(&config, OpKind::kTick) += random.Below(60);
+  Weight(&config, OpKind::kEvict) += random.Below(20);
+  return config;
+}
+
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
   // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
@@ -209,6 +220,7 @@ EngineOptions ToOptions(const Config& config) {
   options.host_reserve = config.chunk_size * config.host_reserve;
   options.persistent_jobs = config.persistent_jobs;
   options.quarantine_device_slots = config.quarantine;
+  if (config.faults.lie != 0) options.verify = Verify::kAll;
   if (config.slot_regions) {
     options.device_kinds = {MemoryKind::kCudaDescriptor, MemoryKind::kCudaIpc};
   }
@@ -228,6 +240,7 @@ std::string Describe(const Config& config) {
       "% make ", config.faults.make, "% step ", config.faults.step, "%; ",
       config.persistent_jobs ? "restarts; " : "", config.activations ? "activations; " : "",
       config.parts ? absl::StrCat("parts, ", config.faults.part, "% not computed; ") : "",
+      config.faults.lie != 0 ? absl::StrCat("the disk lies ", config.faults.lie, "%; ") : "",
       config.steps, " steps");
 }
 
@@ -270,6 +283,7 @@ std::string ToSource(const Config& config) {
   add("faults.make", config.faults.make, 0, "");
   add("faults.step", config.faults.step, 0, "");
   add("faults.part", config.faults.part, 0, "");
+  add("faults.lie", config.faults.lie, 0, "");
   add("tick_ms", config.tick_ms, plain.tick_ms, "");
   const Limits& limits = config.limits;
   add("limits.sessions", limits.sessions, plain.limits.sessions, "");

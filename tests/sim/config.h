@@ -45,9 +45,10 @@ enum class OpKind : uint8_t {
 inline constexpr int kOpKinds = 30;
 
 // Percent of the fake node's work of each sort that fails. `part`: of the parts that clients end,
-// those that they have not computed.
+// those that they have not computed. `lie`: of the transfers of the disk, those that it says to
+// have done well although the bytes are others.
 struct Faults {
-  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0, part = 0;
+  uint32_t disk_read = 0, disk_write = 0, copy = 0, make = 0, step = 0, part = 0, lie = 0;
 };
 
 struct Config {
@@ -85,6 +86,8 @@ Config WithActivations(Config config);
 Config WithParts(Config config);
 // The same node with two or three such devices. Without one: no change.
 Config WithDevices(Config config);
+// The same node with a disk that lies, whose contents are all verified. Without one: no change.
+Config WithLies(Config config);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.
 std::string Describe(const Config& config);

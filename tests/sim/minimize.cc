@@ -3,7 +3,7 @@
 //
 // minimize FIRST LAST: prints which seeds of the range break what.
 //
-// --activations, --parts before the seeds: with WithActivations, with WithParts.
+// --activations, --parts, --lies before the seeds: with WithActivations, WithParts, WithLies.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -86,15 +86,16 @@ int Run(std::vector<std::string> arguments) {
     arguments.erase(found);
     return true;
   };
-  const bool activations = has("--activations"), parts = has("--parts");
+  const bool activations = has("--activations"), parts = has("--parts"), lies = has("--lies");
   const auto make = [&](uint64_t seed) {
-    const Config config = activations ? WithActivations(MakeConfig(seed)) : MakeConfig(seed);
-    return parts ? WithParts(config) : config;
+    Config config = activations ? WithActivations(MakeConfig(seed)) : MakeConfig(seed);
+    if (parts) config = WithParts(config);
+    return lies ? WithLies(config) : config;
   };
   const auto number = [&](size_t i) { return std::strtoull(arguments[i].c_str(), nullptr, 10); };
   if (arguments.size() == 1) return Minimize(number(0), make);
   if (arguments.size() == 2) return Search(number(0), number(1), make);
-  std::cerr << "minimize [--activations] [--parts] SEED | minimize [...] FIRST LAST\n";
+  std::cerr << "minimize [--activations] [--parts] [--lies] SEED | minimize [...] FIRST LAST\n";
   return 2;
 }
 

@@ -84,6 +84,14 @@ constexpr const char* kNames[kProbes] = {
     "part ended that other calls wait for",
     "what a client computed was committed",
     "daemon died while a client computed",
+    "written with another bit",
+    "written in part",
+    "written over another content",
+    "not written",
+    "wrong bytes found by a read",
+    "wrong bytes found at rest",
+    "bad copy replaced by another",
+    "bad copy was the only one",
 };
 
 }  // namespace

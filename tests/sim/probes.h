@@ -89,8 +89,17 @@ enum class Probe : uint8_t {
   kPartAwaited,  // By another call that names one of its chunks.
   kPartPublished,
   kRestartInPart,
+  // From here on: only with a disk that lies.
+  kDiskFlipped,
+  kDiskTore,
+  kDiskMisdirected,
+  kDiskForgot,
+  kReadFoundWrongBytes,
+  kScrubFoundWrongBytes,
+  kBadCopyReplaced,  // By another one, which was valid.
+  kBadCopyLost,
 };
-inline constexpr int kProbes = 78, kProbesOfActivations = 5, kProbesOfParts = 11;
+inline constexpr int kProbes = 86, kProbesOfActivations = 5, kProbesOfParts = 11, kProbesOfLies = 8;
 
 const char* ProbeName(Probe probe);
 

@@ -25,7 +25,8 @@ std::map<uint64_t, uint64_t> ReadGoldenHashes() {
   return hashes;
 }
 
-constexpr int kFirstProbeOfParts = kProbes - kProbesOfParts;
+constexpr int kFirstProbeOfLies = kProbes - kProbesOfLies;
+constexpr int kFirstProbeOfParts = kFirstProbeOfLies - kProbesOfParts;
 constexpr int kFirstProbeOfActivations = kFirstProbeOfParts - kProbesOfActivations;
 
 void ExpectAllReached(const Probes& probes, int first, int end) {
@@ -104,7 +105,20 @@ TEST(SimulationTest, PartsThatClientsComputeKeepEveryPromise) {
     if (config.parts) probes.Add(ExpectKept(config, echo).probes);
   });
   std::cout << "with parts that clients compute\n" << probes.Report();
-  if (have_run) ExpectAllReached(probes, kFirstProbeOfParts, kProbes);
+  if (have_run) ExpectAllReached(probes, kFirstProbeOfParts, kFirstProbeOfLies);
+}
+
+// The first seeds again, on a disk that says that all is well and has other bytes; every second one
+// as above, too.
+TEST(SimulationTest, OtherBytesThanWereWrittenAreNeverShown) {
+  Probes probes;
+  const bool have_run = RunSeeds(kFewSeeds, [&](uint64_t seed, std::ostream* echo) {
+    const Config plain = MakeConfig(seed);
+    const Config config = WithLies(seed % 2 == 0 ? WithParts(WithActivations(plain)) : plain);
+    if (config.faults.lie != 0) probes.Add(ExpectKept(config, echo).probes);
+  });
+  std::cout << "with a disk that lies\n" << probes.Report();
+  if (have_run) ExpectAllReached(probes, kFirstProbeOfLies, kProbes);
 }
 
 // Seeds beyond the others in which the engine once broke a promise, by what it did.

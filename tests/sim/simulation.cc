@@ -49,7 +49,9 @@ Simulation::Simulation(const Config& config, FaultInjector* fault_injector, std:
       trace_(kLinesKept, echo),
       now_(std::chrono::hours(1)),
       luck_(config.seed ^ 0x72657374617274),
-      patience_(config.seed ^ 0x70617469656e6365) {}
+      patience_(config.seed ^ 0x70617469656e6365) {
+  if (config.faults.lie != 0) node_.SetLies(config.faults.lie, config.seed ^ 0x6c6965);
+}
 
 Outcome Simulation::Run(const Config& config, const std::vector<Op>& ops,
                         FaultInjector* fault_injector, std::ostream* echo) {
@@ -295,6 +297,7 @@ void Simulation::RenewSessions() {
 std::string HowToReproduce(const Config& config) {
   return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ",
                       config.activations ? "--activations " : "", config.parts ? "--parts " : "",
+                      config.faults.lie != 0 ? "--lies " : "",
                       config.seed, "\n  ", Describe(config));
 }
 

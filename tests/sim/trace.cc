@@ -156,7 +156,8 @@ struct EventText {
   }
   std::string operator()(const DrainCall& e) const { return StrCat("Drain call ", e.call.value()); }
   std::string operator()(const TransferDone& e) const {
-    return StrCat("TransferDone t", e.transfer.value(), " ", Code(e.status));
+    return StrCat("TransferDone t", e.transfer.value(), " ", Code(e.status),
+                  e.wrong_bytes ? " wrong bytes" : "");
   }
   std::string operator()(const RegionMade& e) const {
     return StrCat("RegionMade r", e.region.value(), " ", Code(e.status));
@@ -304,6 +305,9 @@ struct EffectText {
   std::string operator()(const LentUnderProcess& e) const {
     return StrCat("LentUnderProcess session ", e.session.value(), " slots ", e.slots);
   }
+  std::string operator()(const BadCopyFound& e) const {
+    return StrCat("BadCopyFound ", Text(e.chunk), e.has_other_copy ? ", another copy is valid" : "");
+  }
   std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
   std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }
   std::string operator()(const Revoke& e) const {
@@ -340,6 +344,8 @@ struct EffectText {
         return StrCat(head, "zero ", Text(e.to));
       case StartTransfer::Kind::kCompareDeviceWithHost:
         return StrCat(head, "compare device ", Text(e.from), " with host ", Text(e.to));
+      case StartTransfer::Kind::kVerifySsd:
+        return StrCat(head, "verify ssd ", Text(e.store), " ", e.size.count());
     }
     return head;
   }

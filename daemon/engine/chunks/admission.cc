@@ -161,12 +161,12 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
 }
 
-// A prefetch that is on its way precedes others from now on.
+// A prefetch or a scrub that is on its way precedes others from now on.
 void EngineState::Expedite(const Chunk& chunk) {
   const std::unique_ptr<Flight>& flight = chunk.copies.flight;
-  if (flight == nullptr || flight->kind != StartTransfer::Kind::kSsdToHost || flight->awaited) {
-    return;
-  }
+  using Kind = StartTransfer::Kind;
+  if (flight == nullptr || flight->awaited) return;
+  if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
   flight->awaited = true;
   Emit(AwaitTransfer{flight->transfer});
 }

@@ -40,12 +40,15 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   }
   if (from.has_value() && *from != Tier::kSsd) start.from = PlaceOf(chunk, *from);
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
+  start.make_sums = to == Tier::kSsd && IsVerified(chunk);
+  if (from == Tier::kSsd) start.sums = SumsToCompare(chunk);
   chunk.copies.flight = std::make_unique<Flight>(Flight{
       start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
+  if (!start.sums.empty()) chunk.copies.flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   transfers_.emplace(start.transfer, index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  Emit(start);
+  Emit(std::move(start));
 }
 
 void EngineState::On(const TransferDone& event) {
@@ -56,6 +59,7 @@ void EngineState::On(const TransferDone& event) {
   Chunk& chunk = chunks_[index];
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
+  if (flight.kind == StartTransfer::Kind::kVerifySsd) return ScrubDone(index, flight, event);
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
   const absl::Status status =
@@ -63,8 +67,9 @@ void EngineState::On(const TransferDone& event) {
   const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
   if (check && chunk.live()) return CheckDone(index, flight, status);
   if (!status.ok()) ++counters_.transfers_failed;
+  if (event.wrong_bytes) ++counters_.wrong_bytes;
   if (!chunk.live()) return ForgetChunk(index);
-  if (!status.ok()) return TransferFailed(index, flight, status);
+  if (!status.ok()) return TransferFailed(index, flight, event, status);
 
   using Kind = StartTransfer::Kind;
   const Bytes size = chunk.job->chunk_size;
@@ -74,6 +79,7 @@ void EngineState::On(const TransferDone& event) {
                  : flight.kind == Kind::kSsdToHost    ? counters_.ssd_read
                                                       : counters_.ssd_written;
   moved += size;
+  counters_.verified += flight.verified;
   TracedMove traced = flight.traced;
   traced.duration = now_ - traced.start;
   if (flight.from.has_value()) {
@@ -84,6 +90,7 @@ void EngineState::On(const TransferDone& event) {
   if (flight.version == chunk.version) {
     MarkDirty(index);
     chunk.copies.valid.Add(flight.to);
+    if (flight.to == Tier::kSsd) chunk.copies.sums = event.sums;
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
@@ -103,12 +110,12 @@ void EngineState::On(const TransferDone& event) {
   ScheduleChunk(index);
 }
 
-void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
+void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                                  const absl::Status& status) {
   Chunk& chunk = chunks_[index];
   Job& job = *chunk.job;
-  const absl::Status named(status.code(),
-                           absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
+  absl::Status named(status.code(),
+                     absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
   job.last_error = named;
   const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
   if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
@@ -124,6 +131,14 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight,
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
       chunk.failures = 0;
+      const bool lost = flight.from == Tier::kSsd && absl::IsDataLoss(status);
+      // The content may have been written or exchanged meanwhile.
+      if (lost && flight.version == chunk.version && BadCopy(index, status)) return;
+      if (done.wrong_bytes) {
+        named = absl::DataLossError(
+            absl::StrCat(named.message(), "; it was read twice, and no other copy is valid. ",
+                         LastMomentsOf(chunk), "Resume from a checkpoint"));
+      }
       StopPrefetch(chunk);
       const std::vector<Waiter*> waiters = chunk.waiters;
       for (Waiter* waiter : waiters) Fail(*waiter, named);

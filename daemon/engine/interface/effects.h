@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/content_sums.h"
 #include "base/content_work.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/record.h"
@@ -177,6 +178,16 @@ struct CloseSession {
 
 // --- To the log ---
 
+// Twice the SSD did not return the bytes of a content that were written there: others, or none.
+struct BadCopyFound {
+  JobId job;
+  std::string job_name;
+  ChunkId chunk;
+  // Another copy is valid, which is written to the SSD again.
+  bool has_other_copy = false;
+  absl::Status what;  // DATA_LOSS; says where.
+};
+
 // An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,
 // 4, 8 and so on of a job, so that a job that never repeats itself does not fill the log.
 struct Misprediction {
@@ -275,6 +286,8 @@ struct StartTransfer {
     kZero,
     // Changes neither copy. TransferDone has DATA_LOSS if they differ.
     kCompareDeviceWithHost,
+    // Reads `size` bytes from `store` and compares their sums; no memory changes.
+    kVerifySsd,
   };
   TransferId transfer;
   Kind kind = Kind::kZero;
@@ -286,8 +299,14 @@ struct StartTransfer {
   JobId job;
   // A call waits for it. If one begins to wait later, an AwaitTransfer says so.
   bool awaited = false;
+  // kHostToSsd: TransferDone has the sums of what was written.
+  bool make_sums = false;
+  // kSsdToHost, kVerifySsd: the sums of the bytes as they were written. Empty: not known, or not to
+  // be compared.
+  ContentSums sums;
 };
-// A call waits for the transfer from SSD, which was started for none. It may have ended.
+// A call waits for the transfer from SSD, or for its end, which was started for none. It may have
+// ended.
 struct AwaitTransfer {
   TransferId transfer;
 };
@@ -306,7 +325,7 @@ struct StartStep {
 using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,
                             MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
                             JobLost, Record, SendLeaseBudget, MachineShort, ReleaseSlot,
-                            PopulateSlot, LentUnderProcess, AwaitTransfer>;
+                            PopulateSlot, LentUnderProcess, AwaitTransfer, BadCopyFound>;
 
 }  // namespace memtide
 

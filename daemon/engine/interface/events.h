@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/content_sums.h"
 #include "base/content_work.h"
 #include "base/digest.h"
 #include "base/memory_kind.h"
@@ -255,6 +256,9 @@ struct DrainCall {
 struct TransferDone {
   TransferId transfer;
   absl::Status status;
+  ContentSums sums;  // As StartTransfer::make_sums asks.
+  // `status` is DATA_LOSS, because the sums of what was read are not those of what was written.
+  bool wrong_bytes = false;
 };
 struct RegionMade {
   RegionId region;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/content_sums.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/types.h"
 
@@ -61,6 +62,7 @@ struct ChunkRecord {
   struct Copy {
     uint32_t slot = 0;
     bool valid = false;
+    ContentSums sums;  // On SSD: those of the content, if they are known and it is valid.
   };
 
   ChunkId chunk;

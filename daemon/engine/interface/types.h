@@ -146,6 +146,10 @@ struct Counters {
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   Bytes balloon;  // Memory that balloons released to the machine.
+  // Contents on SSD whose bytes were compared with their sums, when a chunk was read and at rest,
+  // and how often they were others.
+  Bytes verified, scrubbed;
+  uint64_t wrong_bytes = 0;
   // Taken from elastic shares for other jobs.
   Bytes device_reclaimed, host_reclaimed, ssd_reclaimed;
   // The stalls of fetches, by what they waited for. A fetch counts once, under the slowest thing

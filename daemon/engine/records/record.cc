@@ -114,7 +114,9 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
     lasts = lasts || valid;
     // At the home tier the slot is recorded without content, too, because the chunk keeps it.
     if (!valid && tier != chunk.job->home) return absl::nullopt;
-    return ChunkRecord::Copy{chunk.slot(tier).number().value(), valid};
+    ChunkRecord::Copy recorded{chunk.slot(tier).number().value(), valid, {}};
+    if (valid && tier == Tier::kSsd) recorded.sums = chunk.copies.sums;
+    return recorded;
   };
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
@@ -245,6 +247,12 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
   for (const ChunkRecord* chunk : chunks) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(*chunk, tier);
     if (copy.has_value()) numbers.push_back(SlotNumber(copy->slot));
+    const size_t sums = copy.has_value() ? copy->sums.size() : 0;
+    if (sums != 0 && (tier != Tier::kSsd || sums != SumsOfSize(job.chunk_size))) {
+      return absl::DataLossError(absl::StrCat("the record of chunk ", chunk->chunk.value(), " has ",
+                                              sums, " sums of its content; it is to have ",
+                                              SumsOfSize(job.chunk_size)));
+    }
     if (copy.has_value() || tier != job.home) continue;
     return absl::DataLossError(
         absl::StrCat("the record of chunk ", chunk->chunk.value(), " names no home"));
@@ -269,6 +277,7 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
     chunk.copies.valid.Add(tier);
+    if (tier == Tier::kSsd) chunk.copies.sums = copy->sums;
     if (tier == Tier::kHost) {
       chunk.copies.insertion_seq[static_cast<int>(tier)] = ++insertions_;
     }

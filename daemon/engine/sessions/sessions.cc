@@ -140,6 +140,7 @@ void EngineState::On(const Tick&) {
   for (Job* job : expired) EndJob(*job);
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
+  Scrub();
 }
 
 void EngineState::ExpireCalls() {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/content_sums.h"
 #include "base/count.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/types.h"
@@ -77,6 +78,7 @@ struct Flight {
   bool awaited = false;  // The edges know that a call waits for it.
   // The device that it copies from or to was lost meanwhile: whatever arrives is no copy.
   bool is_void = false;
+  Bytes verified;  // How much is compared with sums.
 };
 
 // Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.
@@ -90,6 +92,8 @@ struct Copies {
   // A client discarded the content: until it is written anew it reads as anything.
   bool discarded = false;
   std::array<Slot, kTiers> slots;
+  // The sums of the copy on SSD, if that is valid and was written with sums.
+  ContentSums sums;
   // At device and host: the value of insertions_ when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};
   // Allocated, as few of up to a million chunks move at a time.

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/content_sums.h"
 #include "base/content_work.h"
 #include "daemon/engine/engine.h"
 #include "daemon/optimizer/work.h"
@@ -77,7 +78,7 @@ class EngineByteHarness {
     } else {
       const auto& transfer = std::get<StartTransfer>(effect);
       CarryOut(transfer, status.ok());
-      Post(TransferDone{transfer.transfer, std::move(status)});
+      Post(Done(transfer, std::move(status)));
     }
   }
   // Lets time pass in which nothing that is in flight ends.
@@ -85,6 +86,21 @@ class EngineByteHarness {
     now_ += time;
     Post(Tick{});
   }
+
+  // The place on SSD of the last transfer to there, to be changed behind the engine's back.
+  char* LastWritten() { return At(last_written_); }
+  // That of a chunk of a job that outlives the daemon.
+  char* StoredBytes(ChunkId chunk) {
+    const ChunkRecord& record = chunks_.at(static_cast<uint32_t>(chunk.value()));
+    const JobRecord& job = jobs_.at(record.job);
+    const uint32_t slot = record.ssd->slot;
+    return At(StorePlace{job.stores.at(slot / job.slots_per_store),
+                         kChunk * (slot % job.slots_per_store)});
+  }
+  const std::vector<BadCopyFound>& bad_copies() const { return bad_copies_; }
+  // The records that the next daemon restores, by the low 32 bits of the chunk's id.
+  std::map<uint32_t, ChunkRecord>& chunk_records() { return chunks_; }
+
   // Lets time pass and transfers end until the call is answered.
   void FinishUntilAnswered(CallId call) {
     for (int i = 0; i < 10000 && !Answered(call); ++i) Advance();
@@ -248,6 +264,7 @@ class EngineByteHarness {
   }
   void CarryOut(const StartTransfer& transfer, bool works) {
     using Kind = StartTransfer::Kind;
+    if (transfer.kind == Kind::kVerifySsd) return;
     char* const from = transfer.kind == Kind::kSsdToHost ? At(transfer.store)
                        : transfer.kind == Kind::kZero    ? nullptr
                                                          : At(transfer.from);
@@ -263,6 +280,20 @@ class EngineByteHarness {
     for (const auto& state : piece.new_states) {
       if (state.has_value()) std::memset(At(step.chunks[state->chunk]), 0xEE, kChunk.count());
     }
+  }
+  // As the mover does.
+  TransferDone Done(const StartTransfer& transfer, absl::Status status) {
+    using Kind = StartTransfer::Kind;
+    TransferDone done{transfer.transfer, std::move(status)};
+    if (!done.status.ok()) return done;
+    if (transfer.kind == Kind::kHostToSsd) last_written_ = transfer.store;
+    if (transfer.make_sums) done.sums = SumsOf({At(transfer.from), transfer.size.count()});
+    if (transfer.sums.empty()) return done;
+    const char* const bytes =
+        transfer.kind == Kind::kVerifySsd ? At(transfer.store) : At(transfer.to);
+    done.wrong_bytes = FirstWrongPiece({bytes, transfer.size.count()}, transfer.sums).has_value();
+    if (done.wrong_bytes) done.status = absl::DataLossError("wrong bytes at a place");
+    return done;
   }
   char* At(const StorePlace& place) { return stores_.at(place.store).get() + place.offset.count(); }
 
@@ -292,6 +323,8 @@ class EngineByteHarness {
       revokes_.push_back(*revoke);
     } else if (auto* lost = std::get_if<JobLost>(&effect)) {
       lost_.push_back(*lost);
+    } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
+      bad_copies_.push_back(*bad);
     } else if (auto* record = std::get_if<Record>(&effect)) {
       Keep(*record);
     } else if (auto* empty = std::get_if<ReleaseSlot>(&effect)) {
@@ -320,6 +353,8 @@ class EngineByteHarness {
   std::map<JobId, JobRecord> jobs_;
   std::map<uint32_t, ChunkRecord> chunks_;
   std::vector<JobLost> lost_;
+  std::vector<BadCopyFound> bad_copies_;
+  StorePlace last_written_;
   std::vector<RegionId> device_regions_;
   std::set<uint32_t> persistent_;
   Instant now_{std::chrono::seconds(1)};

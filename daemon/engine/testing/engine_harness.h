@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/content_sums.h"
 #include "daemon/engine/engine.h"
 #include "gtest/gtest.h"
 
@@ -36,9 +37,12 @@ class EngineHarness {
     while (!transfers_.empty()) FinishOne(status);
   }
   void FinishOne(absl::Status status = absl::OkStatus()) {
-    const TransferId transfer = transfers_.front().transfer;
+    const StartTransfer transfer = transfers_.front();
     transfers_.erase(transfers_.begin());
-    Post(TransferDone{transfer, std::move(status)});
+    TransferDone done{transfer.transfer, std::move(status)};
+    // All contents have the same sums.
+    if (transfer.make_sums) done.sums.assign(SumsOfSize(transfer.size), 1);
+    Post(done);
   }
 
   CallId Call() { return CallId(++last_call_); }
@@ -160,6 +164,7 @@ class EngineHarness {
   std::vector<SendLeaseBudget> budgets_;
   std::vector<MachineShort> shortages_;
   std::vector<CloseSession> closed_;
+  std::vector<BadCopyFound> bad_copies_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;  // Also what is dropped.
 
@@ -209,6 +214,8 @@ class EngineHarness {
       shortages_.push_back(*shortage);
     } else if (auto* close = std::get_if<CloseSession>(&effect)) {
       closed_.push_back(*close);
+    } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
+      bad_copies_.push_back(*bad);
     }
   }
 

@@ -1,9 +1,19 @@
 #include "daemon/io/testing/faulty_disk.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 namespace memtide {
+namespace {
+
+Bytes HalfOf(Bytes size) {
+  return std::max(RoundDown(Bytes(size.count() / 2), kDiskAlignment), kDiskAlignment);
+}
+
+}  // namespace
 
 void FaultyDisk::FailTransfer(uint64_t transfer, absl::Status status) {
   MutexLock lock(&mutex_);
@@ -13,6 +23,11 @@ void FaultyDisk::FailTransfer(uint64_t transfer, absl::Status status) {
 void FaultyDisk::TearTransfer(uint64_t transfer, absl::Status status) {
   MutexLock lock(&mutex_);
   tears_[transfer] = std::move(status);
+}
+
+void FaultyDisk::LieAbout(uint64_t transfer, Lie lie) {
+  MutexLock lock(&mutex_);
+  lies_[transfer] = lie;
 }
 
 void FaultyDisk::HoldTransfer(uint64_t transfer) {
@@ -54,6 +69,7 @@ absl::Status FaultyDisk::MakeStore(StoreId store, Bytes size) {
 void FaultyDisk::Start(const DiskTransfer& transfer, Done done) {
   DiskTransfer started = transfer;
   absl::Status failure, tear;
+  absl::optional<Lie> lie;
   {
     MutexLock lock(&mutex_);
     const uint64_t number = transfers_++;
@@ -66,15 +82,49 @@ void FaultyDisk::Start(const DiskTransfer& transfer, Done done) {
       failure = found->second;
     }
     if (const auto found = tears_.find(number); found != tears_.end()) tear = found->second;
+    if (const auto found = lies_.find(number); found != lies_.end()) lie = found->second;
   }
   if (!failure.ok()) {
     done(failure);
     return;
   }
+  if (lie.has_value()) return Start(transfer, *lie, std::move(done));
   if (!tear.ok()) {
-    started.size =
-        std::max(RoundDown(Bytes(transfer.size.count() / 2), kDiskAlignment), kDiskAlignment);
+    started.size = HalfOf(transfer.size);
     done = [tear, done = std::move(done)](absl::Status) { done(tear); };
+  }
+  disk_->Start(started, std::move(done));
+}
+
+void FaultyDisk::Start(const DiskTransfer& transfer, Lie lie, Done done) {
+  DiskTransfer started = transfer;
+  const size_t middle = transfer.size.count() / 2;
+  switch (lie) {
+    case Lie::kForget:
+      return done(absl::OkStatus());
+    case Lie::kTear:
+      started.size = HalfOf(transfer.size);
+      break;
+    case Lie::kMisdirect:
+      started.offset += transfer.size;
+      break;
+    case Lie::kFlip:
+      if (transfer.direction == DiskTransfer::Direction::kRead) {
+        done = [memory = transfer.memory + middle, done = std::move(done)](absl::Status status) {
+          *memory ^= 1;
+          done(std::move(status));
+        };
+        break;
+      }
+      // The memory itself stays as it is.
+      const std::shared_ptr<char> copy(
+          static_cast<char*>(std::aligned_alloc(kDiskAlignment.count(), transfer.size.count())),
+          std::free);
+      std::memcpy(copy.get(), transfer.memory, transfer.size.count());
+      copy.get()[middle] ^= 1;
+      started.memory = copy.get();
+      done = [copy, done = std::move(done)](absl::Status status) { done(std::move(status)); };
+      break;
   }
   disk_->Start(started, std::move(done));
 }

@@ -1,8 +1,9 @@
-// FaultyDisk: another disk whose n-th transfer fails, tears, or is held back, for tests.
+// FaultyDisk: another disk whose n-th transfer fails, tears, is held back, or lies, for tests.
 //
 // Transfers are counted from zero in the order of Start, stores in the order of MakeStore. A failed
 // transfer does not reach the disk. A torn one moves its first half, then fails. A held one starts
 // when it is released, after any that came later: so operations are delayed and reordered at will.
+// One that lies ends well, and has not moved the bytes that it says to have moved.
 // Thread-safe; `disk` must outlive it; the destructor starts what is still held.
 #ifndef MEMTIDE_DAEMON_IO_TESTING_FAULTY_DISK_H_
 #define MEMTIDE_DAEMON_IO_TESTING_FAULTY_DISK_H_
@@ -28,6 +29,13 @@ class FaultyDisk : public Disk {
   void FailTransfer(uint64_t transfer, absl::Status status);
   void TearTransfer(uint64_t transfer, absl::Status status);
   void HoldTransfer(uint64_t transfer);
+  enum class Lie {
+    kFlip,       // One bit in the middle is another.
+    kMisdirect,  // It uses the place of its size that follows in the store.
+    kForget,     // Nothing is moved.
+    kTear,       // Only the first half is.
+  };
+  void LieAbout(uint64_t transfer, Lie lie);
   // Waits until `count` transfers have been started, held ones included.
   void AwaitTransfers(uint64_t count);
   // Starts the held transfers, the last first, and holds no more.
@@ -47,6 +55,7 @@ class FaultyDisk : public Disk {
   void AddBuffer(char* memory, Bytes size) override { disk_->AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { disk_->RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override;
+  void Start(const DiskTransfer& transfer, Lie lie, Done done);
   void Expedite(TransferId transfer) override { disk_->Expedite(transfer); }
 
  private:
@@ -62,6 +71,7 @@ class FaultyDisk : public Disk {
   uint64_t stores_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, absl::Status> tears_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Lie> lies_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, absl::Status> store_failures_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> to_hold_ ABSL_GUARDED_BY(mutex_);
   std::vector<Held> held_ ABSL_GUARDED_BY(mutex_);

@@ -23,6 +23,7 @@ from typing import Any
 
 from memtide._capi import library
 from memtide._capi.library import check, load_library
+from memtide._capi.lost_chunks import LostChunks
 from memtide._capi.optimizer_step import Steps
 
 _MOST_SPANS = 256
@@ -189,6 +190,11 @@ class Client(Steps):
             job_id=properties.job_id,
             session_id=properties.session_id,
         )
+        self.lost = LostChunks(
+            lambda place: self.chunk_ids(place, 1)[0],
+            self.properties.base,
+            self.properties.chunk_bytes,
+        )
         limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
         check(self._lib.memtide_get_limits(self._handle, byref(limits)))
         self.limits = Limits(
@@ -235,11 +241,12 @@ class Client(Steps):
 
     def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
         """Leases and maps the chunks, all or none, and adds one use to each."""
-        check(
-            self._lib.memtide_acquire(
-                self._handle, places.address, places.count, int(access), timeout_ms
+        with self.lost.named(places.numbers):
+            check(
+                self._lib.memtide_acquire(
+                    self._handle, places.address, places.count, int(access), timeout_ms
+                )
             )
-        )
 
     def release(self, places: Places) -> None:
         """Removes one use from each chunk."""

@@ -15,6 +15,7 @@ from enum import IntEnum, IntFlag
 
 from memtide._capi import library
 from memtide._capi.library import check
+from memtide._capi.lost_chunks import LostChunks
 from memtide._capi.shared_part import SharedParts
 
 MOST_STATES = 3
@@ -103,6 +104,7 @@ class Steps(SharedParts):
     """The calls of a client that step optimizers. Safe to use from any thread."""
 
     socket_dir: str  # Empty: the default directory of the node.
+    lost: LostChunks
 
     def step(
         self,
@@ -139,16 +141,17 @@ class Steps(SharedParts):
             if count_non_finite:
                 options_struct.non_finite_gradients = ctypes.pointer(non_finite)
             options_pointer = byref(options_struct)
-        check(
-            self._lib.memtide_step(
-                self._handle,
-                options_pointer,
-                piece_table.buffer_info()[0],
-                len(pieces),
-                copy_table.buffer_info()[0],
-                len(copies),
+        with self.lost.named(self.lost.places_of(piece.parameter for piece in pieces)):
+            check(
+                self._lib.memtide_step(
+                    self._handle,
+                    options_pointer,
+                    piece_table.buffer_info()[0],
+                    len(pieces),
+                    copy_table.buffer_info()[0],
+                    len(copies),
+                )
             )
-        )
         return non_finite.value
 
     def start_part(self, reads: Sequence[int], writes: Sequence[int]) -> tuple[int, list[int]]:
@@ -160,16 +163,17 @@ class Steps(SharedParts):
         """
         places = array("I", (*reads, *writes))
         part, addresses = c_uint64(), array("Q", bytes(8 * len(places)))
-        check(
-            self._lib.memtide_start_part(
-                self._handle,
-                places.buffer_info()[0],
-                len(places),
-                len(reads),
-                byref(part),
-                addresses.buffer_info()[0],
+        with self.lost.named(reads):
+            check(
+                self._lib.memtide_start_part(
+                    self._handle,
+                    places.buffer_info()[0],
+                    len(places),
+                    len(reads),
+                    byref(part),
+                    addresses.buffer_info()[0],
+                )
             )
-        )
         return part.value, list(addresses)
 
     def end_part(self, part: int, *, computed: bool, non_finite: int = 0) -> None:

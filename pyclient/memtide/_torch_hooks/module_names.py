@@ -42,16 +42,21 @@ class ModuleNames:
 
     def parameter_at(self, address: int) -> str:
         """The name of the parameter that has this address in it; "a parameter": none is known."""
+        return next(iter(self.parameters_in(address, address + 1)), "a parameter")
+
+    def parameters_in(self, start: int, end: int) -> list[str]:
+        """The names of the parameters that have bytes in [start, end), by their addresses."""
         parents = [parent() for parent, _ in self._places.values()]
+        found: dict[int, str] = {}
         for module in {*self._places, *(parent for parent in parents if parent is not None)}:
             for name, parameter in module._parameters.items():
                 if parameter is None:
                     continue
-                start = parameter.data_ptr()
-                if start <= address < start + parameter.nbytes:
+                address = parameter.data_ptr()
+                if address < end and start < address + parameter.nbytes:
                     path = self.of(module)
-                    return f"{path}.{name}" if module in self._places else name
-        return "a parameter"
+                    found[address] = f"{path}.{name}" if module in self._places else name
+        return [found[address] for address in sorted(found)]
 
     def of(self, module: nn.Module) -> str:
         """A module's path, the end of it where it is long; its class, if it stands in no other."""

@@ -75,6 +75,7 @@ class Runtime:
         self._everything = adopt_everything
         self.scope = Scope(everything=adopt_everything)
         self.names = ModuleNames()
+        client.lost.names_in = self.names.parameters_in
         self.moments = Moments(self.manager, self.observer, self.scope, self.names)
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)

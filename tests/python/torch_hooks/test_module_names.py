@@ -77,6 +77,18 @@ def test_a_parameter_is_found_by_any_address_in_it(names: ModuleNames) -> None:
     assert names.parameter_at(bias.data_ptr()) == "blocks.1.mlp.0.bias"
 
 
+def test_the_parameters_of_a_chunk_are_named_in_their_order(names: ModuleNames) -> None:
+    made = model()
+    weight, bias = made["blocks"][1].mlp[0].parameters()  # type: ignore[index]
+    first, last = sorted((weight, bias), key=lambda tensor: tensor.data_ptr())
+    found = names.parameters_in(first.data_ptr(), last.data_ptr() + 1)
+    wanted = [
+        "blocks.1.mlp.0." + ("weight" if each is weight else "bias") for each in (first, last)
+    ]
+    assert [name for name in found if name.startswith("blocks.1.mlp.0.")] == wanted
+    assert names.parameters_in(1, 2) == []
+
+
 def test_a_model_s_own_parameter_has_its_name_alone(names: ModuleNames) -> None:
     outer = model()
     outer.register_parameter("none", None)

@@ -1,9 +1,11 @@
 #include "tests/sim/fakes/fake_node.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/content_sums.h"
 #include "tests/sim/trace.h"
 
 namespace memtide::sim {
@@ -15,7 +17,13 @@ bool ReadsMemory(const StartTransfer& transfer) {
          transfer.kind == Transfer::kHostToSsd;
 }
 
-bool WritesMemory(const StartTransfer& transfer) { return transfer.kind != Transfer::kHostToSsd; }
+bool WritesMemory(const StartTransfer& transfer) {
+  return transfer.kind != Transfer::kHostToSsd && transfer.kind != Transfer::kVerifySsd;
+}
+
+bool ReadsSsd(const StartTransfer& transfer) {
+  return transfer.kind == Transfer::kSsdToHost || transfer.kind == Transfer::kVerifySsd;
+}
 
 void FakeNode::Carry(const Effect& effect) {
   if (const auto* record = std::get_if<Record>(&effect)) Keep(*record);
@@ -27,7 +35,7 @@ void FakeNode::Carry(const Effect& effect) {
                       !std::is_same_v<Kind, SendLeaseBudget> &&
                       !std::is_same_v<Kind, MachineShort> && !std::is_same_v<Kind, Misprediction> &&
                       !std::is_same_v<Kind, LentUnderProcess> && !std::is_same_v<Kind, Record> &&
-                      !std::is_same_v<Kind, JobLost>) {
+                      !std::is_same_v<Kind, JobLost> && !std::is_same_v<Kind, BadCopyFound>) {
           Begin(e);
         }
       },
@@ -112,8 +120,7 @@ void FakeNode::Begin(const DropStore& effect) {
   store->second.dropping = true;
   for (const Work& work : work_) {
     if (work.kind == Work::Kind::kTransfer && work.transfer.store.store == effect.store &&
-        (work.transfer.kind == Transfer::kSsdToHost ||
-         work.transfer.kind == Transfer::kHostToSsd)) {
+        (ReadsSsd(work.transfer) || work.transfer.kind == Transfer::kHostToSsd)) {
       verdict_.Broken(absl::StrCat("dropped store ", effect.store.value(), " under transfer ",
                                    work.transfer.transfer.value()));
     }
@@ -132,7 +139,7 @@ void FakeNode::Begin(const CloseSession& effect) {
 void FakeNode::Begin(const AwaitTransfer& effect) {
   for (const Work& work : work_) {
     if (work.kind != Work::Kind::kTransfer || work.transfer.transfer != effect.transfer) continue;
-    if (work.transfer.kind != Transfer::kSsdToHost || work.transfer.awaited) {
+    if (!ReadsSsd(work.transfer) || work.transfer.awaited) {
       verdict_.Broken(absl::StrCat("no prefetch from SSD: ", ToText(work.transfer)));
     }
   }
@@ -157,6 +164,9 @@ void FakeNode::Begin(const StartTransfer& effect) {
       CheckMemory(effect, effect.from, Tier::kHost, "source");
       CheckStore(effect);
       break;
+    case Transfer::kVerifySsd:
+      CheckStore(effect);
+      break;
     case Transfer::kZero: {
       const auto region = regions_.find(effect.to.region);
       CheckMemory(effect, effect.to,
@@ -169,6 +179,7 @@ void FakeNode::Begin(const StartTransfer& effect) {
   Work work{Work::Kind::kTransfer};
   work.transfer = effect;
   work.source = SourceOf(effect);
+  if (effect.kind == Transfer::kHostToSsd) work.before = OnDisk(effect);
   SetTarget(effect, NewPoison());
   work_.push_back(work);
 }
@@ -215,15 +226,27 @@ void FakeNode::Write(MemoryPlace place, Stamp stamp) {
 
 Stamp FakeNode::SourceOf(const StartTransfer& transfer) const {
   if (transfer.kind == Transfer::kZero) return kZeros;
-  if (transfer.kind != Transfer::kSsdToHost) return Read(transfer.from);
-  const auto stamp = disk_.find(KeyOf(transfer.store));
+  return ReadsSsd(transfer) ? OnDisk(transfer) : Read(transfer.from);
+}
+
+Stamp FakeNode::OnDisk(const StartTransfer& transfer) const {
+  const auto stamp = disk_.find(SlotOf(transfer));
   return stamp == disk_.end() ? kPoison : stamp->second;
+}
+
+FakeNode::Key FakeNode::SlotOf(const StartTransfer& transfer) const {
+  const Key key = KeyOf(transfer.store);
+  if (transfer.kind != Transfer::kVerifySsd) return key;
+  // A part of a slot, which has been written.
+  const auto next = disk_.upper_bound(key);
+  const bool written = next != disk_.begin() && std::prev(next)->first.first == key.first;
+  return written ? std::prev(next)->first : key;
 }
 
 void FakeNode::SetTarget(const StartTransfer& transfer, Stamp stamp) {
   if (transfer.kind == Transfer::kHostToSsd) {
     disk_[KeyOf(transfer.store)] = stamp;
-  } else {
+  } else if (WritesMemory(transfer)) {
     memory_[KeyOf(transfer.to)] = stamp;
   }
 }
@@ -308,13 +331,16 @@ Event FakeNode::FinishTransfer(const Work& work, absl::Status status, InjectedFa
     if (injected == InjectedFault::kHideFailure) status = absl::OkStatus();
     return TransferDone{transfer.transfer, std::move(status)};
   }
-  if (injected != InjectedFault::kLoseTransfer) {
-    SetTarget(transfer, SourceOf(transfer) == work.source ? work.source : NewPoison());
-  }
+  Stamp moved = SourceOf(transfer) == work.source ? work.source : NewPoison();
+  TransferDone done{transfer.transfer, absl::OkStatus()};
+  if (transfer.make_sums) done.sums.assign(SumsOfSize(transfer.size), moved);
+  if (lies_ != nullptr && to_disk) moved = StoredStamp(work, moved);
+  if (lies_ != nullptr && ReadsSsd(transfer)) moved = LoadedStamp(transfer, moved, &done);
+  if (injected != InjectedFault::kLoseTransfer) SetTarget(transfer, moved);
   if (to_disk && failed_writes_.erase(KeyOf(transfer.store)) != 0) {
     probes_.Hit(Probe::kDiskWriteFailedThenDone);
   }
-  return TransferDone{transfer.transfer, absl::OkStatus()};
+  return done;
 }
 
 }  // namespace memtide::sim

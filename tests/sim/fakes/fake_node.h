@@ -6,7 +6,9 @@
 // source changed under way, what arrives is poison. So does a slot from when it is emptied until it
 // is filled. So does, in the end, what the kernels of a killed client write. Poison is never a
 // legal content, so that any lease of it is a broken promise. Fresh memory is zero; a fresh store
-// is poison. What a client is to write in a part of a step that it computes is poison until then.
+// is poison. A disk may lie: what it says it has written is elsewhere, forgotten, torn, or has
+// another bit, and what it reads has, at times (fake_node_lies.cc). What a client is to write in a
+// part of a step that it computes is poison until then.
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
 // that is not there, two at once into one slot. Thread-compatible.
@@ -15,6 +17,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -71,6 +74,7 @@ struct Work {
   MemoryPlace place;
   StartTransfer transfer;
   Stamp source = kZeros;  // What the transfer's source held when it started.
+  Stamp before = kZeros;  // What a place of a store held that is written.
   StartStep step;
   std::vector<Stamp> read;           // By the step, when it started.
   std::vector<MemoryPlace> written;  // By the kernels that a killed client left.
@@ -96,6 +100,12 @@ class FakeNode {
 
   // How many stamps have one digest: with more than one, digests collide.
   void SetStampsOfDigest(uint64_t stamps) { stamps_of_digest_ = stamps; }
+
+  // From now on the disk lies in so many percent of its transfers.
+  void SetLies(uint32_t percent, uint64_t seed) {
+    lies_ = std::make_unique<Random>(seed);
+    lie_percent_ = percent;
+  }
 
   const std::vector<Work>& work() const { return work_; }
   // Finishes a piece of work and returns what the engine hears. A drop waits for its make, whose
@@ -169,6 +179,15 @@ class FakeNode {
   void CheckStore(const StartTransfer& transfer);
   void CheckAlone(const StartTransfer& transfer);
   Stamp SourceOf(const StartTransfer& transfer) const;
+  // The place of a store that the transfer uses, from its beginning, and what is there.
+  Key SlotOf(const StartTransfer& transfer) const;
+  Stamp OnDisk(const StartTransfer& transfer) const;
+  // --- fake_node_lies.cc ---
+  // What is in the place when the disk says that it has written `stamp` there.
+  Stamp StoredStamp(const Work& work, Stamp stamp);
+  // What arrives of `stamp`; compares it with the sums.
+  Stamp LoadedStamp(const StartTransfer& transfer, Stamp stamp, TransferDone* done);
+  bool Lies() { return lie_percent_ != 0 && lies_->Percent(lie_percent_); }
   void SetTarget(const StartTransfer& transfer, Stamp stamp);
   Event FinishTransfer(const Work& work, absl::Status status, InjectedFault injected);
   bool MakePending(const Work& drop) const;
@@ -182,6 +201,9 @@ class FakeNode {
   std::map<StoreId, Store> stores_;
   std::map<Key, Stamp> memory_, disk_;
   std::set<Key> failed_writes_;
+  std::unique_ptr<Random> lies_;  // Null: the disk is honest.
+  uint32_t lie_percent_ = 0;
+  std::map<Key, Stamp> meant_;  // What the disk says it has written, if it may lie.
   std::map<Key, Bytes> empty_;  // And their sizes.
   uint64_t poisons_ = 0;
   std::map<JobId, JobRecord> job_records_;
@@ -193,8 +215,9 @@ size_t ReadsOf(const StartStep& step);
 // What a step writes as its output number `output`.
 Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output);
 
-// Which ends of a transfer are memory.
+// Which ends of a transfer are memory, and whether it reads a store.
 bool ReadsMemory(const StartTransfer& transfer);
+bool ReadsSsd(const StartTransfer& transfer);
 bool WritesMemory(const StartTransfer& transfer);
 
 }  // namespace memtide::sim

@@ -1,5 +1,6 @@
 // The fake node's half that tells what no edge could carry out.
 #include "absl/strings/str_cat.h"
+#include "base/content_sums.h"
 #include "tests/sim/fakes/fake_node.h"
 #include "tests/sim/trace.h"
 
@@ -43,7 +44,8 @@ void FakeNode::CheckStore(const StartTransfer& transfer) {
   const absl::optional<Bytes> last = CheckedAdd(transfer.store.offset, transfer.size);
   if (store == stores_.end() || !store->second.made || store->second.dropping || !last ||
       *last > store->second.size || transfer.size.IsZero() ||
-      !transfer.store.offset.IsMultipleOf(transfer.size)) {
+      !transfer.store.offset.IsMultipleOf(transfer.kind == Transfer::kVerifySsd ? kSummedPiece
+                                                                                : transfer.size)) {
     verdict_.Broken(absl::StrCat(ToText(transfer), ": no such place of a store"));
   }
 }
@@ -58,12 +60,12 @@ void FakeNode::CheckAlone(const StartTransfer& transfer) {
   }
   for (const Work& work : work_) {
     if (work.kind != Work::Kind::kTransfer) continue;
-    const bool reads = transfer.kind == Transfer::kSsdToHost;
+    const bool reads = ReadsSsd(transfer);
     const bool writes = transfer.kind == Transfer::kHostToSsd;
     const bool other_writes = work.transfer.kind == Transfer::kHostToSsd;
-    const bool other_uses = other_writes || work.transfer.kind == Transfer::kSsdToHost;
+    const bool other_uses = other_writes || ReadsSsd(work.transfer);
     if (other_uses && (writes || (reads && other_writes)) &&
-        KeyOf(work.transfer.store) == KeyOf(transfer.store)) {
+        SlotOf(work.transfer) == SlotOf(transfer)) {
       verdict_.Broken(absl::StrCat(ToText(transfer), ": its place of the store is in transfer ",
                                    work.transfer.transfer.value()));
     }

@@ -241,6 +241,8 @@ void Model::Observe(const Effect& effect) {
     if (state_.without_home.count(lost->job) == 0) {
       Broken(absl::StrCat("it fits, and it was given up: ", ToText(effect)));
     }
+  } else if (const auto* bad = std::get_if<BadCopyFound>(&effect)) {
+    probes_.Hit(bad->has_other_copy ? Probe::kBadCopyReplaced : Probe::kBadCopyLost);
   } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
     ObserveEmpty(*empty);
   } else if (const auto* budget = std::get_if<SendLeaseBudget>(&effect)) {

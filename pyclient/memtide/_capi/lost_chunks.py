@@ -1,0 +1,54 @@
+"""Says in an error which parameters are in a chunk that was lost: the daemon knows its number only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from memtide.errors import DataLoss
+
+_CHUNK = re.compile(r"\bchunk (\d+)\b")
+_MOST_NAMES = 3
+
+
+class LostChunks:
+    """The names for the errors of one client's calls."""
+
+    def __init__(self, id_at: Callable[[int], int], base: int, chunk_bytes: int) -> None:
+        """`id_at`: the id of the chunk at a place. Place i is at base + i * chunk_bytes."""
+        self._id_at = id_at
+        self._base = base
+        self._chunk_bytes = chunk_bytes
+        # The names of the parameters with bytes in [start, end).
+        self.names_in: Callable[[int, int], list[str]] = lambda _start, _end: []
+
+    @contextlib.contextmanager
+    def named(self, places: Iterable[int]) -> Iterator[None]:
+        """A DataLoss of a call over these places has the names of what is lost."""
+        try:
+            yield
+        except DataLoss as error:
+            raise DataLoss(f"{error}{self._names(str(error), places)}") from None
+
+    def places_of(self, addresses: Iterable[int]) -> Iterator[int]:
+        """The places of these addresses."""
+        return ((address - self._base) // self._chunk_bytes for address in addresses)
+
+    def _names(self, message: str, places: Iterable[int]) -> str:
+        found = _CHUNK.search(message)
+        if found is None:
+            return ""
+        lost = int(found.group(1))
+        for place in places:
+            if self._id_at(place) != lost:
+                continue
+            start = self._base + place * self._chunk_bytes
+            names = self.names_in(start, start + self._chunk_bytes)
+            if not names:
+                return ""
+            more = len(names) - _MOST_NAMES
+            listed = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+            return f". In the chunk: {listed}"
+        return ""
