@@ -38,6 +38,7 @@ void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* e
   // The handler answers what it can at once, and lists the rest for Settle().
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
+  if (!exposed_.empty()) ReplaceExposed();
   if (!drain_calls_.empty()) AnswerDrained();
   // The record has the state after all work of the event.
   EmitRecord(before);

@@ -24,10 +24,10 @@ void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumbe
   const Share& share = job.share(tier);
   const SlotPool& slots = share.slots();
   MEMTIDE_CHECK(slots.used_slots() == used.size());
-  const bool ending = job.state() == JobState::kEnding;
+  const bool waits = job.state() == JobState::kEnding || job.is_replacing();
   // A surplus slot goes to the machine or the ledger as soon as it is free. An ending job gives all
   // of its memory back at once.
-  MEMTIDE_CHECK(ending || slots.surplus_slots() == 0 || slots.free_slots() == 0)
+  MEMTIDE_CHECK(waits || slots.surplus_slots() == 0 || slots.free_slots() == 0)
       << "a free slot is kept that is not wanted";
   for (const SlotNumber slot : used) {
     MEMTIDE_CHECK(share.PlaceOf(slot).region != RegionId(kNoSegment)) << "no memory " << slot;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,12 @@ struct Job {
   // Whether a session has asked for chunks at the device; and whether the device was lost before,
   // so that the sessions have regions that are not there any more.
   bool uses_device = false, has_lost_regions = false;
+  // Host regions to which the process of a session that has ended may still write; the error of the
+  // last attempt to replace one, and whether the next attempt waits for a Tick
+  // (memory/exposed_regions.cc).
+  std::set<uint32_t> exposed_regions;
+  absl::Status replacing_status;
+  bool replaces_later = false;
 
   // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
   Count waiting_calls, waiting_chunks;
@@ -132,6 +139,8 @@ struct Job {
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   JobState state() const { return shares->state(); }
+  // Whether a host region is being copied: no chunk moves meanwhile.
+  bool is_replacing() const { return share(Tier::kHost).replacing() != kNoSegment; }
   // Whether ranks make step parts once, and commit together.
   bool shares_contents() const { return ranks > 1; }
   // Whether a session finds what the session that was its rank before has left.

@@ -111,6 +111,17 @@ class EngineState {
   // Gives the slot up: the job has one less.
   void RetireSlot(Job& job, Slot slot);
 
+  // --- memory/exposed_regions.cc ---
+  // The process of a session that has ended may still write to the host memory of the job.
+  void ExposeRegions(Job& job);
+  // Not OK: an Open of the job has to wait until its regions are replaced.
+  static absl::Status CheckExposed(const Job& job);
+  // Begins to replace the next region that can be.
+  void ReplaceExposed();
+  bool CanReplace(const Job& job) const;
+  // The copy of the job's first exposed region was made, or could not be.
+  void RegionCopied(Job& job, const absl::Status& status);
+
   // --- memory/lost_device.cc ---
   void On(const DeviceState& event);
   void LoseDevice(Job& job, const absl::Status& why);
@@ -564,6 +575,8 @@ class EngineState {
   // Offers that wait for contents that others make, or for memory.
   std::deque<std::shared_ptr<Offer>> offers_;
   bool offers_due_ = false;  // They are to be tried again.
+
+  std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.
 
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.

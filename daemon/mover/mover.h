@@ -132,6 +132,7 @@ class Mover {
   bool FillNext(Filling& filling);
   bool StepNext(Stepping& step);
   void RegionIsMade(const MakeRegion& effect, std::shared_ptr<Region> region);
+  static void CopySlot(const Region& from, Bytes offset, Region* to);
   // Registers one slot of host memory with the disk and the devices, or takes that back.
   void Announce(const Region& region, Bytes offset);
   void Withdraw(const Region& region, Bytes offset);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
+#include "daemon/device/streaming_copy.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/mover/mover.h"
 
@@ -55,6 +56,18 @@ absl::StatusOr<std::shared_ptr<Region>> Mover::MakeOnDevice(const MakeRegion& ef
   return region;
 }
 
+// A slot without memory has none in the copy either.
+void Mover::CopySlot(const Region& from, Bytes offset, Region* to) {
+  MEMTIDE_CHECK(from.size() == to->size() && from.slot == to->slot);
+  if (from.empty.count(offset.count()) == 0) {
+    return StreamCopy(to->host->data() + offset.count(), from.host->data() + offset.count(),
+                      from.slot);
+  }
+  to->empty.insert(offset.count());
+  // If the kernel refuses, only the memory of this slot stays in use.
+  to->host->Empty(offset, from.slot).IgnoreError();
+}
+
 struct Mover::Making {
   MakeRegion effect;
   SharedMemory::Maker memory;
@@ -77,7 +90,9 @@ bool Mover::MakeNext(Making& making) {
   }
   const Bytes end = std::min(making.announced + WorkQueue::kPiece, region.size());
   for (; making.announced < end; making.announced += region.slot) {
-    Announce(region, making.announced);
+    if (effect.copy_of.has_value())
+      CopySlot(*regions_.Find(*effect.copy_of), making.announced, &region);
+    if (region.empty.count(making.announced.count()) == 0) Announce(region, making.announced);
   }
   if (making.announced < region.size()) return false;
   RegionIsMade(effect, std::move(making.region));

@@ -54,6 +54,32 @@ TEST_F(MoverTest, ASlotThatIsEmptiedHoldsNoMemoryUntilItIsFilledAgain) {
   EXPECT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
 }
 
+TEST_F(MoverTest, ACopyOfARegionHasItsBytesAndItsHoles) {
+  MakeAll();
+  Mapping old(*mover_, kHost);
+  for (int slot = 0; slot < kSlots; ++slot) old.Fill(slot, static_cast<char>('a' + slot), kSlot);
+  mover_->Start(ReleaseSlot{{kHost, kSlot * 3}, kSlot});
+  MakeRegion make{RegionId(4), {Tier::kHost}, 0, kSlot * kSlots, kSlot};
+  make.copy_of = kHost;
+  mover_->Start(make);
+  ASSERT_EQ(inbox_.Await("region 4"), absl::OkStatus());
+  mover_->Start(DropRegion{kHost});
+  ASSERT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
+  // A process that has the old region mapped writes on.
+  for (int slot = 0; slot < kSlots; ++slot) old.Fill(slot, 'z', kSlot);
+  Mapping copy(*mover_, RegionId(4));
+  const absl::StatusOr<MemoryExport> memory = mover_->Export(RegionId(4));
+  struct stat info;
+  ASSERT_EQ(fstat(memory->fd, &info), 0);
+  close(memory->fd);
+  EXPECT_EQ(Bytes(static_cast<uint64_t>(info.st_blocks) * 512), kSlot * (kSlots - 1));
+  for (int slot = 0; slot < kSlots; ++slot) {
+    EXPECT_TRUE(slot == 3 || copy.Holds(slot, static_cast<char>('a' + slot), kSlot)) << slot;
+  }
+  mover_->Start(PopulateSlot{{RegionId(4), kSlot * 3}, kSlot});
+  EXPECT_EQ(inbox_.Await("filled 3"), absl::OkStatus());
+}
+
 TEST_F(MoverTest, ARegionForReadersIsLentToBeReadAndNoMore) {
   MakeRegion make{RegionId(4), {Tier::kHost}, 0, kSlot * 2, kSlot};
   make.read_only = true;

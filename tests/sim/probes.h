@@ -15,6 +15,7 @@ enum class Probe : uint8_t {
   kDiskWriteFailedThenDone,  // The same place of a store.
   kDiskReadFailedFetch,      // DATA_LOSS that is not a torn chunk.
   kRegionNotMade,
+  kRegionReplaced,
   kStoreNotMade,
   kTornByDeath,
   kTornReadRefused,

@@ -318,7 +318,7 @@ struct EffectText {
   }
   std::string operator()(const MakeRegion& e) const {
     return StrCat("MakeRegion r", e.region.value(), " ", Text(e.pool), " uid ", e.uid, " ",
-                  e.size.count());
+                  e.size.count(), e.copy_of ? StrCat(" copy of r", e.copy_of->value()) : "");
   }
   std::string operator()(const DropRegion& e) const {
     return StrCat("DropRegion r", e.region.value());

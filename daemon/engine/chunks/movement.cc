@@ -30,6 +30,7 @@ void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight) return;
+  if (chunk.job->is_replacing()) return;  // RegionCopied() lists it again.
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
@@ -229,6 +230,7 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
+  if (job.is_replacing()) return;  // RegionCopied() lists a room check.
   // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierQueues& queues = job.tier(tier);

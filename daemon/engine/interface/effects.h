@@ -249,6 +249,9 @@ struct MakeRegion {
   // The device that the job uses, if the region is host memory and the job uses one.
   absl::optional<uint32_t> near_device;
   JobId job = JobId();
+  // A region of host memory, of the same size and slots, that this one is a copy of. Nothing but
+  // processes of ended sessions writes to it meanwhile.
+  absl::optional<RegionId> copy_of;
 };
 struct DropRegion {
   RegionId region;

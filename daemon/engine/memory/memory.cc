@@ -52,7 +52,7 @@ void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
 void EngineState::Grow(Job& job, Tier tier) {
   Share& share = job.share(tier);
   if (share.making() != kNoSegment || !share.can_grow()) return;
-  if (job.state() == JobState::kEnding) return;
+  if (job.state() == JobState::kEnding || job.is_replacing()) return;
   // Slots that were released to the machine lie in segments that exist. They are populated again
   // before a new segment is made.
   if (!share.by_slot() && share.slots().unbacked_slots() > 0) return PopulateNextSlot(job);
@@ -78,6 +78,9 @@ void EngineState::Grow(Job& job, Tier tier) {
 void EngineState::On(const RegionMade& event) {
   const auto found = segments_.find(event.region.value());
   if (found == segments_.end()) return;
+  if (found->second->share(Tier::kHost).replacing() == event.region.value()) {
+    return RegionCopied(*found->second, event.status);
+  }
   const bool on_device = found->second->share(Tier::kDevice).making() == event.region.value();
   SegmentMade(on_device ? Tier::kDevice : Tier::kHost, event.region.value(), event.status);
 }

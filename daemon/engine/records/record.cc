@@ -219,6 +219,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.lingers_until = now_ + job.time_to_live;
   for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
   for (const StoreId store : record.stores) segments_.emplace(store.value(), &job);
+  ExposeRegions(job);
   jobs_.emplace(job.id, std::move(made));
   return absl::OkStatus();
 }

@@ -113,6 +113,9 @@ void EngineState::On(const Tick&) {
         std::chrono::duration_cast<std::chrono::seconds>(options_.limits.session_lease).count(),
         " s and was ended"));
     Emit(CloseSession{id, why});  // Before its memory goes.
+    // Its process may go on, unlike one whose connection closed.
+    Job* const job = sessions_.Find(id)->job;
+    if (job != nullptr) ExposeRegions(*job);
     EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
   }
   // A Tick is also the clock of all deadlines: no event of its own comes for them.
@@ -120,7 +123,9 @@ void EngineState::On(const Tick&) {
   ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
-    if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
+    job->replaces_later = false;
+    const bool in_time = now_ < job->lingers_until || job->is_replacing();
+    if (job->state() == JobState::kLingering && !in_time) {
       expired.push_back(job.get());
     }
     // A write-back or segment that failed is tried again once a Tick, so that an error that

@@ -48,6 +48,13 @@ uint32_t Share::surplus_regions() const {
 }
 
 // All segments but the last have the same number of slots.
+Bytes Share::SizeOf(uint32_t segment) const {
+  const auto found = std::find(segments_.begin(), segments_.end(), segment);
+  MEMTIDE_CHECK(found != segments_.end()) << segment;
+  const auto before = static_cast<uint32_t>(found - segments_.begin()) * slots_per_segment_;
+  return chunk_size_ * std::min(slots_per_segment_, slots_->numbers() - before);
+}
+
 MemoryPlace Share::PlaceOf(SlotNumber slot) const {
   return {RegionId(segments_[slot.value() / slots_per_segment_]),
           chunk_size_ * (slot.value() % slots_per_segment_)};

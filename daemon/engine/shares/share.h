@@ -93,14 +93,19 @@ class Share {
   const std::vector<uint32_t>& segments() const { return segments_; }
   // The segment that is being made, or kNoSegment.
   uint32_t making() const { return making_; }
+  // The copy that is being made of a host region, which it will replace, or kNoSegment.
+  uint32_t replacing() const { return replacing_; }
   // Regions that a smaller share gave up, each with the sessions that still map it. A region
   // without sessions is being dropped.
   const std::map<uint32_t, std::vector<SessionId>>& leaving() const { return leaving_; }
   // How much memory is being made, dropped, released or populated.
   size_t pending() const {
-    return (making_ != kNoSegment) + dropping_.size() + (exists() ? slots_->changing_slots() : 0);
+    return (making_ != kNoSegment) + (replacing_ != kNoSegment) + dropping_.size() +
+           (exists() ? slots_->changing_slots() : 0);
   }
 
+  // The size of one of segments().
+  Bytes SizeOf(uint32_t segment) const;
   // Where a slot is. The region stands for the store on SSD.
   MemoryPlace PlaceOf(SlotNumber slot) const;
   // REQUIRES: the place is a slot of this share.
@@ -147,6 +152,8 @@ class Share {
   std::vector<uint32_t> segments_;
   std::map<uint32_t, std::vector<SessionId>> leaving_;
   std::set<uint32_t> dropping_;  // Segments that are being dropped.
+  uint32_t replacing_ = kNoSegment;
+  std::set<uint32_t> replaced_;  // Those of dropping_ whose copies are segments now.
 };
 
 }  // namespace memtide

@@ -1,6 +1,7 @@
 #include "daemon/engine/shares/share_ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -292,6 +293,19 @@ void ShareLedger::BackSegment(Share& share, uint32_t segment) {
   segments[slot] = segment;
 }
 
+void ShareLedger::ReplaceSegment(Share& share, uint32_t copy) {
+  MEMTIDE_CHECK(share.tier() == Tier::kHost && share.pending() == 0) << "of job " << share.job();
+  share.replacing_ = copy;
+}
+
+void ShareLedger::SegmentReplaced(Share& share, uint32_t segment) {
+  const auto found = std::find(share.segments_.begin(), share.segments_.end(), segment);
+  MEMTIDE_CHECK(found != share.segments_.end() && share.replacing_ != kNoSegment) << segment;
+  *found = std::exchange(share.replacing_, kNoSegment);
+  share.dropping_.insert(segment);
+  share.replaced_.insert(segment);
+}
+
 std::vector<uint32_t> ShareLedger::DropSegments(Share& share) {
   std::vector<uint32_t> dropped;
   for (const uint32_t segment : share.segments_) {
@@ -307,7 +321,7 @@ bool ShareLedger::SegmentDropped(JobShares& shares, uint32_t segment) {
     if (share.dropping_.erase(segment) == 0) continue;
     const bool left = share.leaving_.erase(segment) > 0;
     freed_ = freed_ || left;  // Until now it was charged as scrubbing.
-    return left;
+    return share.replaced_.erase(segment) > 0 || left;
   }
   MEMTIDE_CHECK(false) << "segment " << segment << " goes unasked";
   return false;

@@ -192,9 +192,16 @@ class ShareLedger {
   absl::optional<Change> SegmentFailed(const JobShares& job, Share& share, uint32_t segment);
   void RetrySegments(JobShares& job);
   void BackSegment(Share& share, uint32_t segment);
+  // A copy of a region is being made, in memory beyond the pool. REQUIRES: none is in the making.
+  void ReplaceSegment(Share& share, uint32_t copy);
+  // The copy is the segment from now on, and the caller drops the old one.
+  void SegmentReplaced(Share& share, uint32_t segment);
+  // The copy could not be made.
+  void ReplacementFailed(Share& share) { share.replacing_ = kNoSegment; }
   // All segments, which the caller drops now.
   std::vector<uint32_t> DropSegments(Share& share);
-  // True: the job had given the region up before. REQUIRES: the segment is being dropped.
+  // True: the job had given the region up, or replaced it, before. REQUIRES: the segment is being
+  // dropped.
   bool SegmentDropped(JobShares& shares, uint32_t segment);
 
   // --- Shares that change slot by slot ---

@@ -302,6 +302,10 @@ class EngineByteHarness {
       EXPECT_TRUE(replies_.emplace(reply->call, *reply).second) << "answered twice";
     } else if (auto* region = std::get_if<MakeRegion>(&effect)) {
       regions_[region->region] = Zeros(region->size);
+      if (region->copy_of.has_value()) {
+        std::memcpy(regions_[region->region].get(), regions_.at(*region->copy_of).get(),
+                    region->size.count());
+      }
       if (region->pool.tier == Tier::kDevice) device_regions_.push_back(region->region);
       if (region->persistent) persistent_.insert(region->region.value());
       if (region->read_only) read_only_regions_.insert(region->region);

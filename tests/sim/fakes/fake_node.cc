@@ -54,6 +54,7 @@ void FakeNode::Begin(const MakeRegion& effect) {
       (effect.pool.tier == Tier::kHost && effect.memory != MemoryKind::kSharedMemory)) {
     verdict_.Broken(absl::StrCat("no such region can be made: ", ToText(effect)));
   }
+  if (effect.copy_of) CheckCopied(effect);
   Work work{Work::Kind::kMakeRegion};
   work.region = effect.region;
   work_.push_back(work);
@@ -69,7 +70,7 @@ void FakeNode::Begin(const DropRegion& effect) {
     return (work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot) &&
            work.place.region == effect.region;
   });
-  if (IsInTransfer(effect.region) || changes) {
+  if (IsInTransfer(effect.region) || IsBeingCopied(effect.region) || changes) {
     verdict_.Broken(absl::StrCat("dropped region ", effect.region.value(), " under other work"));
   }
   Work work{Work::Kind::kDropRegion};
@@ -198,15 +199,21 @@ size_t FakeNode::transfers() const {
 
 Bytes FakeNode::Held(Pool pool) const {
   Bytes held;
+  const auto is_extra = [&](RegionId id) {
+    const std::optional<RegionId>& copy_of = regions_.at(id).copy_of;
+    return copy_of && regions_.count(*copy_of) != 0;
+  };
   if (pool.tier == Tier::kSsd) {
     for (const auto& [id, store] : stores_) held += store.size;
   } else {
     for (const auto& [id, region] : regions_) {
-      if (region.pool == pool) held += region.size;
+      if (region.pool == pool && !is_extra(id)) held += region.size;
     }
   }
   if (pool.tier != Tier::kHost) return held;
-  for (const auto& [slot, size] : empty_) held -= size;
+  for (const auto& [slot, size] : empty_) {
+    if (!is_extra(RegionId(slot.first))) held -= size;
+  }
   for (const Work& work : work_) {
     const bool there = work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot;
     if (there) held += empty_.at(KeyOf(work.place));
@@ -251,6 +258,17 @@ void FakeNode::SetTarget(const StartTransfer& transfer, Stamp stamp) {
   }
 }
 
+void FakeNode::CopyRegion(RegionId from, RegionId to) {
+  for (Bytes at; at < regions_[from].size; at += kChunkAlignment) {
+    const Key source = KeyOf(MemoryPlace{from, at}), target = KeyOf(MemoryPlace{to, at});
+    const auto stamp = memory_.find(source);
+    if (stamp != memory_.end()) memory_[target] = stamp->second;
+    const auto empty = empty_.find(source);
+    if (empty != empty_.end()) empty_[target] = empty->second;
+  }
+  probes_.Hit(Probe::kRegionReplaced);
+}
+
 bool FakeNode::MakePending(const Work& drop) const {
   return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
     return (drop.kind == Work::Kind::kDropRegion && work.kind == Work::Kind::kMakeRegion &&
@@ -268,7 +286,9 @@ Event FakeNode::Complete(size_t index, absl::Status status, InjectedFault inject
   switch (work.kind) {
     case Work::Kind::kMakeRegion:
       if (status.ok()) {
-        regions_[work.region].made = true;
+        Region& region = regions_[work.region];
+        region.made = true;
+        if (region.copy_of) CopyRegion(*region.copy_of, work.region);
       } else {
         probes_.Hit(Probe::kRegionNotMade);
         if (!regions_[work.region].dropping) regions_.erase(work.region);

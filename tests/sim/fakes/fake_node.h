@@ -45,6 +45,7 @@ struct Region {
   bool persistent = false;
   bool read_only = false;
   MemoryKind memory = MemoryKind::kSharedMemory;
+  std::optional<RegionId> copy_of;
 };
 struct Store {
   Bytes size;
@@ -145,8 +146,11 @@ class FakeNode {
   bool IsEmpty(MemoryPlace place) const { return empty_.count(KeyOf(place)) != 0; }
   // Whether a transfer, step or part reads from or writes to the region.
   bool IsInTransfer(RegionId region) const;
+  // Whether a copy of the region is being made.
+  bool IsBeingCopied(RegionId region) const;
   size_t transfers() const;
-  // Bytes of a pool that exist or are being made or dropped, but for slots that were emptied.
+  // Bytes of a pool that exist or are being made or dropped, but for slots that were emptied, and
+  // copies of regions that are still there.
   Bytes Held(Pool pool) const;
 
  private:
@@ -177,6 +181,7 @@ class FakeNode {
   // A slot of host memory that nothing uses.
   void CheckSlot(MemoryPlace place, Bytes size, const std::string& what);
   void CheckStore(const StartTransfer& transfer);
+  void CheckCopied(const MakeRegion& effect);
   void CheckAlone(const StartTransfer& transfer);
   Stamp SourceOf(const StartTransfer& transfer) const;
   // The place of a store that the transfer uses, from its beginning, and what is there.
@@ -191,6 +196,7 @@ class FakeNode {
   void SetTarget(const StartTransfer& transfer, Stamp stamp);
   Event FinishTransfer(const Work& work, absl::Status status, InjectedFault injected);
   bool MakePending(const Work& drop) const;
+  void CopyRegion(RegionId from, RegionId to);
 
   Verdict& verdict_;
   Probes& probes_;

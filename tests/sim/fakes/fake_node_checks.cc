@@ -24,6 +24,9 @@ void FakeNode::CheckMemory(const StartTransfer& transfer, MemoryPlace place, Tie
   if (IsEmpty(place)) {
     verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is empty"));
   }
+  if (IsBeingCopied(place.region)) {
+    verdict_.Broken(absl::StrCat(ToText(transfer), ": its ", end, " is being copied"));
+  }
 }
 
 void FakeNode::CheckSlot(MemoryPlace place, Bytes size, const std::string& what) {
@@ -34,9 +37,26 @@ void FakeNode::CheckSlot(MemoryPlace place, Bytes size, const std::string& what)
       *last > region->second.size || !place.offset.IsMultipleOf(size)) {
     return verdict_.Broken(absl::StrCat(what, ": no slot of host memory"));
   }
-  if (IsTarget(place) || IsSource(place)) {
+  if (IsTarget(place) || IsSource(place) || IsBeingCopied(place.region)) {
     verdict_.Broken(absl::StrCat(what, ": a transfer uses it"));
   }
+}
+
+bool FakeNode::IsBeingCopied(RegionId region) const {
+  return std::any_of(work_.begin(), work_.end(), [&](const Work& work) {
+    return work.kind == Work::Kind::kMakeRegion && regions_.at(work.region).copy_of == region;
+  });
+}
+
+void FakeNode::CheckCopied(const MakeRegion& effect) {
+  const auto from = regions_.find(*effect.copy_of);
+  if (from == regions_.end() || !from->second.made || from->second.dropping ||
+      from->second.size != effect.size || from->second.uid != effect.uid ||
+      from->second.persistent != effect.persistent || effect.pool.tier != Tier::kHost ||
+      from->second.pool.tier != Tier::kHost || IsInTransfer(from->first)) {
+    return verdict_.Broken(absl::StrCat(ToText(effect), ": there is nothing to copy"));
+  }
+  regions_[effect.region].copy_of = from->first;
 }
 
 void FakeNode::CheckStore(const StartTransfer& transfer) {

@@ -97,6 +97,10 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   if (state.draining) errors.insert(Code::kUnavailable);
   const JobState* join = JobToJoin(state, call);
   const OpenCall* twin = OpeningTwin(state, call);
+  const auto is_exposed = [&](RegionId region) { return state.exposed.count(region) != 0; };
+  if (join != nullptr && std::any_of(join->regions.begin(), join->regions.end(), is_exposed)) {
+    errors.insert(Code::kUnavailable);
+  }
   const bool bad_size = call.chunk_size.IsZero() || call.chunk_size > kMaxChunkSize ||
                         !call.chunk_size.IsMultipleOf(kChunkAlignment);
   if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || twin != nullptr))) {

@@ -76,6 +76,8 @@ class Model {
 
   void ObserveRegion(const SendRegion& effect);
   void ObserveRegionGone(const SendRegionGone& effect);
+  // A process that is no session any more may write to the region.
+  void Expose(RegionId id);
   void ApplyResize(const ResizeCall& resize);
   // Device regions of the job, without those that leave it.
   size_t KeptRegions(const JobState& job) const;

@@ -58,6 +58,15 @@ void Model::ObserveDrop(const DropRegion& effect) {
   state_.dropping.insert(effect.region);
   for (auto& [id, job] : state_.jobs) {
     if (job.regions.count(effect.region) == 0) continue;
+    for (const auto& [copy, region] : node_.regions()) {
+      if (region.copy_of != effect.region || !region.made || region.dropping) continue;
+      if (!job.sessions.empty() || state_.exposed.erase(effect.region) == 0) {
+        return Broken(absl::StrCat(ToText(effect), ": replaced although nobody may write to it"));
+      }
+      job.regions.erase(effect.region);
+      job.regions.insert(copy);
+      return;
+    }
     const bool lingers = job.sessions.empty() && !job.IsLate(state_.now);
     const bool gives_way = job.shrunk != 0 || job.HasElasticDevice();
     if (job.leaving.count(effect.region) != 0 || (lingers && gives_way)) {
@@ -76,6 +85,12 @@ void Model::ObserveDrop(const DropRegion& effect) {
     }
     return EndJob(id);
   }
+}
+
+void Model::Expose(RegionId id) {
+  const auto region = node_.regions().find(id);
+  if (region == node_.regions().end() || region->second.pool.tier != Tier::kHost) return;
+  if (!region->second.read_only) state_.exposed.insert(id);
 }
 
 void Model::ObserveClose(const CloseSession& effect) {
@@ -101,6 +116,8 @@ void Model::ObserveClose(const CloseSession& effect) {
   } else if (session.phase != Phase::kEnded) {
     if (!late) return Broken(absl::StrCat(ToText(effect), ": it was renewed in time"));
     probes_.Hit(Probe::kClientHung);
+    // Its process has the memory mapped, and may go on.
+    for (const RegionId region : session.regions) Expose(region);
   }
   EndSession(effect.session, Whole::kTorn);
   session.phase = Phase::kEnding;

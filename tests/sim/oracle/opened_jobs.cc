@@ -102,6 +102,10 @@ void Model::CheckRegions(const JobState& job, const OpenReply& reply) {
       return Broken(absl::StrCat("job ", reply.job.value(), " was lent region ", id.value(),
                                  ", which is not there or not its tenant's"));
     }
+    if (state_.exposed.count(id) != 0) {
+      return Broken(absl::StrCat("job ", reply.job.value(), " was joined with region ", id.value(),
+                                 ", to which the process of an ended session may write"));
+    }
     lent[static_cast<size_t>(region->second.pool.tier)] += region->second.size;
     if (!IsOnDeviceOf(job, region->second)) {
       return Broken(absl::StrCat("job ", reply.job.value(), " on device ", job.device,

@@ -77,6 +77,10 @@ void Model::BeforeRestart(const Restore& event) {
       AdoptJob(*record);
     }
   }
+  state_.exposed.clear();
+  for (const auto& [id, job] : state_.jobs) {
+    for (const RegionId region : job.regions) Expose(region);
+  }
   state_.calls.clear();
   state_.dropping.clear();
   state_.pools.clear();

@@ -157,6 +157,8 @@ struct State {
   std::set<ChunkId> ended_chunks;  // Freed, or of ended jobs.
   std::vector<PoolUsage> pools;    // As of the last Inspect; none: before the first.
   std::set<RegionId> dropping;     // Regions of whatever job.
+  // Host regions that the processes of ended sessions may still write to.
+  std::set<RegionId> exposed;
 
   // Free in this pool as of the last Inspect.
   Bytes Free(Pool pool) const;

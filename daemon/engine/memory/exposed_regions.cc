@@ -1,0 +1,103 @@
+// Exposed regions: host memory to which a process that is no session any more may still write.
+//
+// A session that is not renewed in time ends, and its process, stopped or hung, may go on later:
+// the memory stays mapped there. So do sessions of the last daemon end, while their processes may
+// live. What such a process had leased for writing is torn; but once the job is resumed and has
+// written it again, a late store of that process would change it unseen.
+//
+// So nobody joins a job before its exposed regions have been replaced, one after the other, by
+// copies that no process has mapped. A region is copied while the job has no session and nothing of
+// it moves; the old one is emptied when it is dropped. A process whose connection closed has ended,
+// and its mappings before it.
+//
+// One region is copied at a time, in memory beyond the pool: its size is what the machine needs
+// more for that while. Device memory: see sessions/quarantine.cc.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+void EngineState::ExposeRegions(Job& job) {
+  for (const uint32_t region : job.share(Tier::kHost).segments()) {
+    job.exposed_regions.insert(region);
+  }
+  if (!job.exposed_regions.empty()) exposed_.insert(job.id);
+}
+
+absl::Status EngineState::CheckExposed(const Job& job) {
+  if (job.exposed_regions.empty()) return absl::OkStatus();
+  if (!job.replacing_status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("job \"", job.name, "\" is given new host memory before it is joined, as a ",
+                     "process that left it unseen may still write to the old one; that failed: ",
+                     job.replacing_status.message()));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "job \"", job.name, "\" has lost a session that was not renewed, and has ",
+      job.sessions.size(), " others: it can be joined again when these have ended. End them"));
+}
+
+bool EngineState::CanReplace(const Job& job) const {
+  if (job.state() != JobState::kLingering || job.replaces_later) return false;
+  if (job.steps.value() > 0 || job.share(Tier::kHost).pending() > 0) return false;
+  return std::none_of(transfers_.begin(), transfers_.end(),
+                      [&](const auto& transfer) { return chunks_[transfer.second].job == &job; });
+}
+
+void EngineState::ReplaceExposed() {
+  for (auto id = exposed_.begin(); id != exposed_.end();) {
+    const auto found = jobs_.find(*id);
+    if (found == jobs_.end() || found->second->state() == JobState::kEnding) {
+      id = exposed_.erase(id);
+      continue;
+    }
+    Job& job = *found->second;
+    if (job.is_replacing()) return;
+    if (!CanReplace(job)) {
+      ++id;
+      continue;
+    }
+    const uint32_t old = *job.exposed_regions.begin(), copy = next_segment_++;
+    const Share& share = job.share(Tier::kHost);
+    segments_.emplace(copy, &job);
+    ledger_.ReplaceSegment(job.share(Tier::kHost), copy);
+    MakeRegion region{RegionId(copy), share.pool(), job.uid, share.SizeOf(old), job.chunk_size};
+    region.persistent = job.persistent;
+    region.job = job.id;
+    const Share& device = job.share(Tier::kDevice);
+    if (device.exists()) region.near_device = device.pool().device;
+    region.copy_of = RegionId(old);
+    return Emit(std::move(region));
+  }
+}
+
+void EngineState::RegionCopied(Job& job, const absl::Status& status) {
+  Share& share = job.share(Tier::kHost);
+  if (!status.ok()) {
+    segments_.erase(share.replacing());
+    ledger_.ReplacementFailed(share);
+    job.replacing_status = status;
+    job.replaces_later = true;
+  } else {
+    const uint32_t old = *job.exposed_regions.begin();
+    job.exposed_regions.erase(old);
+    job.replacing_status = absl::OkStatus();
+    ledger_.SegmentReplaced(share, old);
+    MarkDirty(job);
+    Emit(DropRegion{RegionId(old), job.id});
+  }
+  if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
+  for (const ChunkIndex index : job.members) {
+    if (index != kNoChunk) ScheduleChunk(index);
+  }
+  ScheduleRoomCheck(job, Tier::kHost);
+  if (job.exposed_regions.empty()) {
+    exposed_.erase(job.id);
+    OpenWaiting();
+  }
+}
+
+}  // namespace memtide
