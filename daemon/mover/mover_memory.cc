@@ -72,7 +72,7 @@ struct Mover::Making {
   MakeRegion effect;
   SharedMemory::Maker memory;
   std::shared_ptr<Region> region;
-  Bytes announced;  // Of the region, once there is memory.
+  Bytes announced;  // Bytes of the region that devices and disk know.
 };
 
 bool Mover::MakeNext(Making& making) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -183,17 +184,20 @@ TEST_F(MoverTurnsTest, AMoverThatEndsDoesNotFinishSteps) {
   EXPECT_FALSE(inbox_.PlaceOf(step).has_value());
 }
 
-// A service manager that answers when it is told to.
+// A service manager that answers when the test takes its messages.
 class ServiceManager {
  public:
-  explicit ServiceManager(const std::string& path) {
-    socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ServiceManager() {
+    // An abstract address: the path of a test's folder may be too long for a socket.
+    const std::string name = "memtide-mover-turns-" + std::to_string(getpid());
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    EXPECT_LT(path.size(), sizeof(address.sun_path));
-    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const size_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+    socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), static_cast<socklen_t>(size)),
+              0);
+    setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1);
   }
   ~ServiceManager() {
     unsetenv("NOTIFY_SOCKET");
@@ -227,12 +231,12 @@ class ServiceManager {
 };
 
 TEST_F(MoverTurnsTest, MemoryIsMadeWhileTheServiceManagerIsAwaited) {
-  ServiceManager manager(directory_.path() + "/notify");
+  ServiceManager manager;
   if (!HasFdStore()) GTEST_SKIP() << "built without libsystemd";
-  MakeRegion kept{kHost, {Tier::kHost}, 0, kSlot, kSlot};
-  kept.persistent = true;
-  kept.job = kMuch;
-  mover_->Start(kept);
+  MakeRegion persistent{kHost, {Tier::kHost}, 0, kSlot, kSlot};
+  persistent.persistent = true;
+  persistent.job = kMuch;
+  mover_->Start(persistent);
   mover_->Start(MakeStore{kStore, kSlot, /*persistent=*/true, kMuch});
   MakeSmall();
   mover_->Start(MakeStore{StoreId(8), kSlot, /*persistent=*/false, kLittle});

@@ -69,7 +69,7 @@ class CallQueue {
   User UserOf(Session session) const;
 
   const size_t most_;
-  absl::flat_hash_map<SessionId, uint32_t> uids_;  // Of the connected sessions.
+  absl::flat_hash_map<SessionId, uint32_t> uids_;  // By connected session.
   // `users_` has an item for each item of `calls_`.
   FairQueue<std::monostate, User, uint64_t> users_;
   std::map<User, FairQueue<Waiting, Session, uint64_t>> calls_;
