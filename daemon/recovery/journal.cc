@@ -330,21 +330,18 @@ absl::Status Journal::Append(const Record& record) {
   const journal::Entry entry = Encode(record);
   Apply(record, entry);
   if (live_bytes_ > most_live_.count()) return BecomeFull();
-  Active longer = active_;
-  const bool has_room = full_ || Write(longer.half, &longer.end, entry);
-  // This store commits the record: a kill before it leaves the journal as it was.
-  if (!full_ && has_room) Commit(longer);
-  uint64_t most_bytes = std::max(kLeastSlice, kRewrittenPerByte * entry.ByteSizeLong());
-  if (!has_room) {
-    // The other half has to take all of the content now.
-    most_bytes = 2 * kMostBytes.count();
-    if (!rewrite_.has_value()) BeginRewrite();
+  if (!full_) {
+    Active longer = active_;
+    if (!Write(longer.half, &longer.end, entry)) return BecomeFull();
+    // This store commits the record: a kill before it leaves the journal as it was.
+    Commit(longer);
   }
+  const uint64_t most_bytes = std::max(kLeastSlice, kRewrittenPerByte * entry.ByteSizeLong());
   if (rewrite_.has_value()) {
     // The record goes behind the content that is written already, of which it may change something.
-    const bool fits = Write(1 - active_.half, &rewrite_->end, entry) && ContinueRewrite(most_bytes);
-    if (!fits && !has_room) return BecomeFull();
-    if (!fits) AbandonRewrite();
+    if (!Write(1 - active_.half, &rewrite_->end, entry) || !ContinueRewrite(most_bytes)) {
+      AbandonRewrite();
+    }
   } else if (FreeSome(std::max(kLeastFreed, most_bytes))) {
     // A half is written from empty on.
   } else if (full_ || active_.end >= worth_writing_anew_.count()) {

@@ -4,12 +4,13 @@
 # $1: memtide.deb; $2: a program that trains and prints "at STEP" (tests/integration/stepper.cc).
 # Skipped, with the reason, where this user may not make such namespaces.
 set -euo pipefail
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
 if [[ ${1-} == inside ]]; then
   # The systemd in the namespaces starts this part. The part outside reads its output.
   work=$2
   exec >"$work/said" 2>&1
-  export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
+  export DEBIAN_FRONTEND=noninteractive
   note=/run/memtided.restart-required
   fail() {
     echo "FAILED: $*"
