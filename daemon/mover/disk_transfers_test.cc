@@ -1,10 +1,10 @@
 // What DiskTransfers does with sums, on a disk that lies.
 #include "daemon/mover/disk_transfers.h"
 
+#include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <string>
+#include <variant>
 #include <vector>
 
 #include "base/content_sums.h"
