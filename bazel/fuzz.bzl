@@ -1,6 +1,14 @@
 """cc_fuzz_target: one LLVMFuzzerTestOneInput, a libFuzzer binary or a short test."""
 
-def cc_fuzz_target(name, srcs, deps = [], corpus = [], size = "small", tags = [], **kwargs):
+def cc_fuzz_target(
+        name,
+        srcs,
+        deps = [],
+        corpus = [],
+        size = "small",
+        tags = [],
+        runs = None,
+        **kwargs):
     """Declares a fuzz target that is built and run in every configuration.
 
     With --config=fuzz: a libFuzzer binary (clang, AddressSanitizer). Everywhere else: the same
@@ -14,6 +22,7 @@ def cc_fuzz_target(name, srcs, deps = [], corpus = [], size = "small", tags = []
       corpus: files to start from; each is one input.
       size: as for cc_test.
       tags: as for cc_test.
+      runs: how many inputs a test has, for a target that is slow.
       **kwargs: handed to cc_test.
     """
     native.cc_test(
@@ -22,6 +31,7 @@ def cc_fuzz_target(name, srcs, deps = [], corpus = [], size = "small", tags = []
         srcs = srcs,
         args = ["$(rootpath %s)" % f for f in corpus],
         data = corpus,
+        env = {} if runs == None else {"MEMTIDE_FUZZ_RUNS": str(runs)},
         linkopts = select({
             "//bazel:fuzz": ["-fsanitize=fuzzer"],
             "//conditions:default": [],

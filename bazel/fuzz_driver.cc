@@ -3,12 +3,15 @@
 //   driver [CORPUS_FILE...]
 //
 // Each corpus file is delivered as it is, then the empty input, then a fixed number of inputs that
-// are random bytes or mutations of corpus files. The number, not the clock, ends the run, so a
-// failure is always found again; MEMTIDE_FUZZ_RUNS and MEMTIDE_FUZZ_SEED override it by hand.
-// On a fatal signal the input's number and the seed are printed: enough to repeat it.
+// are random bytes, mutations of corpus files, and what the target's own mutator
+// (LLVMFuzzerCustomMutator), if it has one, makes of nothing and of its last results. The number,
+// not the clock, ends the run, so a failure is always found again; MEMTIDE_FUZZ_RUNS and
+// MEMTIDE_FUZZ_SEED override it by hand. On a fatal signal the input's number and the seed are
+// printed: enough to repeat it.
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +23,10 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" __attribute__((weak)) std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data,
+                                                                     std::size_t size,
+                                                                     std::size_t most,
+                                                                     unsigned seed);
 
 namespace {
 
@@ -30,6 +37,8 @@ constexpr std::uint64_t kDefaultRuns = 20000;
 constexpr std::uint64_t kDefaultSeed = 20240607;
 constexpr std::size_t kMaxRandomBytes = 512;
 constexpr std::size_t kMaxInputBytes = 1 << 16;
+// How many results of the target's own mutator are kept.
+constexpr std::size_t kResults = 64;
 
 std::uint64_t g_current_run = 0;
 std::uint64_t g_seed = kDefaultSeed;
@@ -89,7 +98,22 @@ void MutateOnce(Random& random, Input& input) {
   }
 }
 
+// What the target's mutator makes of an earlier input of its own, of a corpus file or of nothing.
+Input CustomInput(Random& random, const std::vector<Input>& corpus) {
+  static std::vector<Input> results(kResults);
+  Input& result = results[Below(random, kResults)];
+  if (random() % 8 == 0) {
+    result = corpus.empty() || random() % 2 == 0 ? Input() : corpus[Below(random, corpus.size())];
+  }
+  const std::size_t size = result.size();
+  result.resize(kMaxInputBytes);
+  result.resize(LLVMFuzzerCustomMutator(result.data(), size, kMaxInputBytes,
+                                        static_cast<unsigned>(random())));
+  return result;
+}
+
 Input NextInput(Random& random, const std::vector<Input>& corpus) {
+  if (LLVMFuzzerCustomMutator != nullptr && random() % 8 != 0) return CustomInput(random, corpus);
   if (corpus.empty() || random() % 4 == 0) return RandomInput(random);
   Input input = corpus[Below(random, corpus.size())];
   const std::size_t mutations = 1 + Below(random, 8);
@@ -104,6 +128,16 @@ void Deliver(const Input& input) {
 }
 
 }  // namespace
+
+// As libFuzzer defines it, for mutators that change bytes at times.
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most) {
+  static Random random(g_seed);
+  Input input(data, data + size);
+  MutateOnce(random, input);
+  if (input.size() > most) input.resize(most);
+  std::copy(input.begin(), input.end(), data);
+  return input.size();
+}
 
 int main(int argc, char** argv) {
   std::vector<Input> corpus;

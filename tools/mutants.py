@@ -21,6 +21,7 @@ Runs on Python's standard library alone.
 """
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -119,21 +120,28 @@ def try_mutants(mutants, root, fails):
     return uncaught
 
 
-def in_scratch_copy(mutants, root):
-    """Tries the mutants in a worktree of the commit. Its log stays if one is not caught."""
+@contextlib.contextmanager
+def scratch_tree(root):
+    """A Git worktree of the commit that is checked out, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="memtide-mutants-") as folder:
         scratch = Path(folder) / "tree"
         git = ["git", "-C", str(root), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(scratch)], check=True)
         try:
-            with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
-                print(f"log: {log.name}", flush=True)
-                uncaught = try_mutants(
-                    mutants, scratch, lambda test, tree: test_fails(test, tree, log)
-                )
+            yield scratch
         finally:
             subprocess.run(["bazel", "clean", "--expunge"], cwd=scratch, capture_output=True)
             subprocess.run([*git, "remove", "--force", str(scratch)], check=True)
+
+
+def in_scratch_copy(mutants, root):
+    """Tries the mutants in a worktree of the commit. Its log stays if one is not caught."""
+    with (
+        scratch_tree(root) as scratch,
+        tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log,
+    ):
+        print(f"log: {log.name}", flush=True)
+        uncaught = try_mutants(mutants, scratch, lambda test, tree: test_fails(test, tree, log))
     if not uncaught:
         Path(log.name).unlink()
     return uncaught

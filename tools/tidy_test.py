@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidy import cxx, links, python, words
+from tidy import cxx, faults, links, python, words
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -266,6 +266,29 @@ def check_columns(file):
 )
 def check_links(file):
     yield from links.findings(file.path, file.text, ROOT)
+
+
+_FAULTS = "1 faults: 1 have tests, 0 in part, 0 have none yet.\n"
+
+
+@rule(
+    "faults",
+    bad=(faults.PATH, _FAULTS + "| 1 | a | b | `tools/mutants_test.py`: test_of_nothing |\n"),
+    good=(
+        faults.PATH,
+        _FAULTS
+        + "| 1 | a | b | `tools/mutants_test.py`: test_a_row_that_is_malformed_is_an_error |\n",
+    ),
+)
+def check_faults(file):
+    yield from faults.findings(file.path, file.text, ROOT)
+
+
+rule(
+    "wall-clock",
+    bad=("daemon/io/a.cc", "const auto now = std::chrono::system_clock::now();\n"),
+    good=("daemon/io/a.cc", "const Instant now = Now();  // No system_clock.\n"),
+)(cxx.check_wall_clock)
 
 
 @rule(

@@ -118,6 +118,8 @@ absl::Status FdSocket::Handshake(const std::string& program) {
   setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kNoTimeout, sizeof(kNoTimeout));
   if (first.frame.has_refused()) {
     const v1::FdRefused& refused = first.frame.refused();
+    if (refused.code() == 0)
+      return absl::InternalError("the memtide daemon refused without an error");
     return absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message());
   }
   if (!first.frame.has_welcome()) {

@@ -27,6 +27,7 @@ absl::Status Call(Stub* stub,
                   Reply* reply) {
   grpc::ClientContext context;
   if (!token.empty()) context.AddMetadata("memtide-token-bin", token);
+  // tidy(wall-clock): gRPC turns the deadline into a monotonic time when the call starts.
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   return FromGrpc((stub->*method)(&context, request, reply));
 }

@@ -43,6 +43,7 @@ void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* e
   // The record has the state after all work of the event.
   EmitRecord(before);
   effects_ = nullptr;
+  if (std::holds_alternative<Tick>(event)) Audit();
 }
 
 void EngineState::Answer(CallId call, absl::Status status) {

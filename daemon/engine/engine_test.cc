@@ -279,5 +279,40 @@ TEST(EngineTest, AReadThatKeepsFailingEndsItsFetch) {
   EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kInternal);
 }
 
+// A file system that was remounted read-only answers EROFS to each write, and serves reads.
+TEST(EngineTest, ADiskThatTakesNoWritesIsStillReadAndNothingIsLost) {
+  EngineHarness node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 9);
+  for (const ChunkId chunk : chunks) node.Touch(session, chunk, Access::kWrite);
+  ASSERT_TRUE(node.Describe(session, {chunks[0]})[0].on_ssd);
+  const auto finish_without_writes = [&node] {
+    while (!node.transfers_.empty()) {
+      const bool writes = node.transfers_.front().kind == StartTransfer::Kind::kHostToSsd;
+      node.FinishOne(writes ? absl::InternalError("EROFS") : absl::OkStatus());
+    }
+  };
+  const EvictCall evict{node.Call(), session, Tier::kSsd, {chunks[4]}};
+  node.Post(evict);
+  finish_without_writes();
+  EXPECT_EQ(node.CodeOf(evict.call), absl::StatusCode::kInternal);
+  const ChunkInfo whole = node.Describe(session, {chunks[4]})[0];
+  EXPECT_TRUE(whole.on_device || whole.on_host);
+  EXPECT_FALSE(whole.torn);
+  // The device and the host are full of chunks that have no other copy. One that the client frees
+  // makes room for a chunk on SSD.
+  node.Post(FreeCall{node.Call(), session, 900, {chunks[1], chunks[2]}});
+  const CallId fetch = node.Fetch(session, {chunks[0]}, Access::kRead, Tier::kHost);
+  for (int i = 0; i < 20 && !node.Answered(fetch); ++i) {
+    finish_without_writes();
+    node.Wait(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(node.CodeOf(fetch), absl::StatusCode::kOk);
+  for (size_t i = 3; i < chunks.size(); ++i) {
+    const ChunkInfo info = node.Describe(session, {chunks[i]})[0];
+    EXPECT_TRUE(info.on_device || info.on_host || info.on_ssd) << "chunk " << i;
+  }
+}
+
 }  // namespace
 }  // namespace memtide

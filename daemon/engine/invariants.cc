@@ -1,4 +1,10 @@
 // Invariants: what holds between any two events.
+//
+// CheckInvariants() checks all of it, for tests. Audit() does so in the daemon, in pieces of
+// bounded size, one at each tick. What it finds ends the daemon, with the reason in the log, and
+// not the job alone: to end a job is to free what its books name, and these are what is wrong. A
+// slot with two owners may have two tenants. The next daemon restores named jobs from the journal,
+// and gives up those whose records contradict each other (records/record.cc).
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,10 +16,42 @@ namespace memtide {
 
 namespace {
 
+// A piece of an audit is this number of chunks, which takes 0.1 ms, or the sums of a job with at
+// most this number of members, which takes a few milliseconds once in each pass.
+constexpr uint32_t kAuditedChunks = 256;
+constexpr size_t kAuditedMembers = 4096;
+
 // The sums over the chunks of a job at one tier; compared with the counters of its TierQueues.
 struct TierTally {
   uint32_t pinned_chunks = 0, evicting = 0, queued = 0, prefetches = 0;
   std::set<SlotNumber> numbers;
+
+  void Add(const Chunk& chunk, Tier tier) {
+    pinned_chunks += chunk.pinned_at(tier) && chunk.takes_room_at(tier);
+    evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
+    prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
+    queued += chunk.waits_for.has(tier);
+    if (!chunk.slot(tier)) return;
+    MEMTIDE_CHECK(numbers.insert(chunk.slot(tier).number()).second) << "a slot has two owners";
+  }
+};
+
+// The sums over the chunks of a job.
+struct JobTally {
+  std::array<TierTally, kTiers> tiers;
+  LinkClocks links;
+  std::map<SessionId, uint32_t> leases;
+  uint32_t live = 0, claims = 0, common = 0;
+
+  void Add(const Chunk& chunk) {
+    live += chunk.live();
+    claims += bool(chunk.claim);
+    common += chunk.common != nullptr && chunk.live();
+    const std::unique_ptr<Flight>& flight = chunk.copies.flight;
+    if (flight != nullptr && flight->from.has_value()) links.Start({*flight->from, flight->to});
+    for (const Tier tier : kAllTiers) tiers[static_cast<int>(tier)].Add(chunk, tier);
+    for (const Pin& pin : chunk.pins) leases[pin.session] += pin.granted();
+  }
 };
 
 }  // namespace
@@ -83,94 +121,104 @@ void EngineState::CheckWaiting() const {
   }
 }
 
-void EngineState::CheckInvariants() const {
-  ledger_.CheckInvariants();
-  std::map<const Job*, std::array<TierTally, kTiers>> tallies;
-  std::map<const Job*, LinkClocks> links;
-  std::map<SessionId, uint32_t> leases;
-  std::map<const Job*, uint32_t> live, claims, common;
-  std::map<const CommonContent*, uint32_t> readers;
-  chunks_.CheckInvariants();
-  for (uint32_t i = 0; i < chunks_.size(); ++i) {
-    const ChunkIndex index(i);
-    const Chunk& chunk = chunks_[index];
-    if (chunk.job == nullptr) continue;
-    live[chunk.job] += chunk.live();
-    MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-    MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step())
-        << "a freed chunk lingers";
-    MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
-        << "a step runs on memory that may move";
-    MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
-    if (chunk.counterpart != kNoChunk) {
-      const Chunk& counterpart = chunks_[chunk.counterpart];
-      MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
-      MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
-    } else {
-      MEMTIDE_CHECK(!chunk.is_shadow);
-    }
-    const std::unique_ptr<Flight>& flight = chunk.copies.flight;
-    if (flight != nullptr && flight->from.has_value()) {
-      links[chunk.job].Start({*flight->from, flight->to});
-    }
-    // Decision 3: the home slot is what makes a write-back always possible.
-    const bool above = chunk.home != chunk.job->home;
-    MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
-    MEMTIDE_CHECK(!above || (chunk.home == Tier::kHost && !chunk.slot(Tier::kSsd)))
-        << "chunk " << index << " is below its home";
-    const bool is_common = chunk.common != nullptr;
-    MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
-    claims[chunk.job] += bool(chunk.claim);
-    if (is_common) {
-      MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
-      MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
-      // Only the part that makes it writes it.
-      MEMTIDE_CHECK(!chunk.common->whole || (!chunk.Writer() && !chunk.copies.torn));
-      MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
-      common[chunk.job] += chunk.live();
-      ++readers[chunk.common];
-    }
-    for (const Tier tier : kAllTiers) {
-      TierTally& tally = tallies[chunk.job][static_cast<int>(tier)];
-      const bool queued = chunk.waits_for.has(tier);
-      MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
-      MEMTIDE_CHECK(!queued || !chunk.has_slot(tier)) << "waits for what it has";
-      tally.pinned_chunks += chunk.pinned_at(tier) && chunk.takes_room_at(tier);
-      tally.evicting += chunk.evict_from.has_value() && *chunk.evict_from == tier;
-      tally.prefetches += chunk.prefetch_to.has_value() && *chunk.prefetch_to == tier;
-      const TierQueues& queues = chunk.job->tier(tier);
-      // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
-      MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
-      MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
-      tally.queued += queued;
-      if (!chunk.slot(tier)) continue;
-      MEMTIDE_CHECK(tally.numbers.insert(chunk.slot(tier).number()).second)
-          << "a slot has two owners";
-    }
-    for (const Pin& pin : chunk.pins) {
-      MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
-      MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
-          << "chunk " << index << " is leased where it has no copy";
-      MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                    chunk.copies.valid.is_only(chunk.pin_tier))
-          << "a written chunk has stale copies";
-      leases[pin.session] += pin.granted();
-    }
+void EngineState::CheckChunk(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
+  if (chunk.job == nullptr) return;
+  MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
+  MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
+  MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
+      << "a step runs on memory that may move";
+  MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
+  if (chunk.counterpart != kNoChunk) {
+    const Chunk& counterpart = chunks_[chunk.counterpart];
+    MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
+    MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
+  } else {
+    MEMTIDE_CHECK(!chunk.is_shadow);
   }
+  // Decision 3: the home slot is what makes a write-back always possible.
+  const bool above = chunk.home != chunk.job->home;
+  MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
+  MEMTIDE_CHECK(!above || (chunk.home == Tier::kHost && !chunk.slot(Tier::kSsd)))
+      << "chunk " << index << " is below its home";
+  const bool is_common = chunk.common != nullptr;
+  MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
+  if (is_common) {
+    MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
+    MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
+    // Only the part that makes it writes it.
+    MEMTIDE_CHECK(!chunk.common->whole || (!chunk.Writer() && !chunk.copies.torn));
+    MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
+  }
+  for (const Tier tier : kAllTiers) {
+    MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
+    MEMTIDE_CHECK(!chunk.waits_for.has(tier) || !chunk.has_slot(tier)) << "waits for what it has";
+    const TierQueues& queues = chunk.job->tier(tier);
+    // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
+    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
+    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
+  }
+  for (const Pin& pin : chunk.pins) {
+    MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
+    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
+        << "chunk " << index << " is leased where it has no copy";
+    MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
+                  chunk.copies.valid.is_only(chunk.pin_tier))
+        << "a written chunk has stale copies";
+  }
+}
+
+void EngineState::CheckJob(const Job& job) const {
+  JobTally tally;
+  for (const ChunkIndex index : job.members) {
+    if (index != kNoChunk) tally.Add(chunks_[index]);
+  }
+  job.names.CheckInvariants();
+  job.members.CheckInvariants();
+  MEMTIDE_CHECK(job.members.live() == tally.live);
+  MEMTIDE_CHECK(job.home == job.shares->home());
+  MEMTIDE_CHECK(job.share(Tier::kHost).claims() == tally.claims);
+  MEMTIDE_CHECK(job.common.value() == tally.common);
+  for (const auto& [id, session] : sessions_) {
+    if (session.job != &job) continue;
+    MEMTIDE_CHECK(session.leases.value() == tally.leases[id]) << "session " << id;
+  }
+  for (const Link link : kLinks) {
+    MEMTIDE_CHECK(job.forecast.links().in_flight(link) == tally.links.in_flight(link));
+  }
+  for (const Tier tier : kAllTiers) {
+    const Share& share = job.share(tier);
+    if (!share.exists()) continue;
+    const TierQueues& queues = job.tier(tier);
+    const TierTally& at_tier = tally.tiers[static_cast<int>(tier)];
+    MEMTIDE_CHECK(queues.pinned_chunks() == at_tier.pinned_chunks);
+    // A share that shrinks has more pins than slots until clients release their leases.
+    MEMTIDE_CHECK(queues.pinned_chunks() <=
+                  std::max(share.most_slots(), share.slots().backed_slots()));
+    MEMTIDE_CHECK(queues.evicting.value() == at_tier.evicting);
+    MEMTIDE_CHECK(queues.prefetches.value() == at_tier.prefetches);
+    MEMTIDE_CHECK(queues.slot_queue.size() == at_tier.queued);
+    CheckShare(job, tier, job.contents == nullptr ? at_tier.numbers : job.contents->slots());
+  }
+  const Share& device = job.share(Tier::kDevice);
+  MEMTIDE_CHECK(!job.resize.has_value() || device.surplus_regions() > 0 ||
+                !device.leaving().empty())
+      << "a resize waits for nothing";
+}
+
+// What needs no sums over chunks.
+void EngineState::CheckTables() const {
+  ledger_.CheckInvariants();
   record_log_.CheckInvariants();
   // Handle() makes the record at the end of each event.
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
   work_.CheckInvariants();
   MEMTIDE_CHECK(work_.empty()) << "an event left work behind";
   sessions_.CheckInvariants();
-  for (const auto& [id, session] : sessions_) {
-    MEMTIDE_CHECK(session.leases.value() == leases[id]) << "session " << id;
-  }
   for (const WaitingOpen& open : opens_) {
     const Session* const session = sessions_.Find(open.call.session);
     MEMTIDE_CHECK(session != nullptr && session->opening);
   }
-  CheckWaiting();
   for (const auto& [id, quarantined] : quarantines_) {
     MEMTIDE_CHECK(sessions_.Find(id) == nullptr && jobs_.count(quarantined.job->id) == 1);
     for (const SlotNumber slot : quarantined.slots) {
@@ -179,48 +227,50 @@ void EngineState::CheckInvariants() const {
   }
   Bytes manifests;
   for (const auto& [id, job] : jobs_) {
-    job->names.CheckInvariants();
     manifests += Bytes(job->manifest.text().size());
     for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
   }
   MEMTIDE_CHECK(manifest_bytes_.all() == manifests) << manifests << " are there";
-  for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
   for (const auto& [user, contents] : commons_) {
     contents.CheckInvariants();
     MEMTIDE_CHECK(contents.job == nullptr || contents.job->contents == &contents);
   }
   for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
+}
+
+void EngineState::CheckInvariants() const {
+  CheckTables();
+  chunks_.CheckInvariants();
+  std::map<const CommonContent*, uint32_t> readers;
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    CheckChunk(ChunkIndex(i));
+    const Chunk& chunk = chunks_[ChunkIndex(i)];
+    if (chunk.job != nullptr && chunk.common != nullptr) ++readers[chunk.common];
+  }
+  for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
+  CheckWaiting();
   for (const auto& [id, waiter] : waiters_) {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
   }
-  for (const auto& [id, job] : jobs_) {
-    job->members.CheckInvariants();
-    MEMTIDE_CHECK(job->members.live() == live[job.get()]);
-    MEMTIDE_CHECK(job->home == job->shares->home());
-    MEMTIDE_CHECK(job->share(Tier::kHost).claims() == claims[job.get()]);
-    MEMTIDE_CHECK(job->common.value() == common[job.get()]);
-    for (const Link link : kLinks) {
-      MEMTIDE_CHECK(job->forecast.links().in_flight(link) == links[job.get()].in_flight(link));
-    }
-    for (const Tier tier : kAllTiers) {
-      const Share& share = job->share(tier);
-      if (!share.exists()) continue;
-      const TierQueues& queues = job->tier(tier);
-      const TierTally& tally = tallies[job.get()][static_cast<int>(tier)];
-      MEMTIDE_CHECK(queues.pinned_chunks() == tally.pinned_chunks);
-      // A share that shrinks has more pins than slots until clients release their leases.
-      MEMTIDE_CHECK(queues.pinned_chunks() <=
-                    std::max(share.most_slots(), share.slots().backed_slots()));
-      MEMTIDE_CHECK(queues.evicting.value() == tally.evicting);
-      MEMTIDE_CHECK(queues.prefetches.value() == tally.prefetches);
-      MEMTIDE_CHECK(queues.slot_queue.size() == tally.queued);
-      CheckShare(*job, tier, job->contents == nullptr ? tally.numbers : job->contents->slots());
-    }
-    const Share& device = job->share(Tier::kDevice);
-    MEMTIDE_CHECK(!job->resize.has_value() || device.surplus_regions() > 0 ||
-                  !device.leaving().empty())
-        << "a resize waits for nothing";
+  for (const auto& [id, job] : jobs_) CheckJob(*job);
+}
+
+void EngineState::Audit() {
+  if (audited_chunks_ == 0) CheckTables();
+  if (audited_chunks_ < chunks_.size()) {
+    const uint32_t end = std::min(chunks_.size(), audited_chunks_ + kAuditedChunks);
+    while (audited_chunks_ < end) CheckChunk(ChunkIndex(audited_chunks_++));
+    return;
   }
+  const auto next = jobs_.upper_bound(audited_job_);
+  if (next != jobs_.end()) {
+    audited_job_ = next->first;
+    if (next->second->members.size() <= kAuditedMembers) CheckJob(*next->second);
+    return;
+  }
+  audited_chunks_ = 0;
+  audited_job_ = JobId();
+  ++audits_;
 }
 
 }  // namespace memtide

@@ -32,6 +32,7 @@ class EngineState {
 
   void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
   void CheckInvariants() const;
+  uint64_t audits() const { return audits_; }
 
  private:
   // --- sessions/sessions.cc ---
@@ -511,6 +512,11 @@ class EngineState {
   // --- invariants.cc ---
   void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
   void CheckWaiting() const;
+  void CheckTables() const;
+  void CheckChunk(ChunkIndex index) const;
+  void CheckJob(const Job& job) const;
+  // Checks the next piece of what CheckInvariants() checks.
+  void Audit();
 
   // --- Effects ---
   template <typename T>
@@ -587,6 +593,11 @@ class EngineState {
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
   uint64_t rankings_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
+
+  // How far the present audit is: chunks below this index, then jobs up to this one.
+  uint32_t audited_chunks_ = 0;
+  JobId audited_job_;
+  uint64_t audits_ = 0;
 };
 
 }  // namespace memtide

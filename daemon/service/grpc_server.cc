@@ -88,6 +88,7 @@ void GrpcServer::SetNotServing() { server_->GetHealthCheckService()->SetServingS
 void GrpcServer::Stop(Duration patience) {
   // acceptor_ ends first, because a server that shuts down does not close what is handed to it.
   acceptor_.reset();
+  // tidy(wall-clock): gRPC turns the deadline into a monotonic time at once.
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(patience));
   server_->Wait();

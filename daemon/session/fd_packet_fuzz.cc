@@ -4,7 +4,14 @@
 
 #include "absl/strings/ascii.h"
 #include "base/check.h"
+#include "bazel/message_mutator.h"
 #include "daemon/session/fd_packet.h"
+#include "memtide/v1/session.pb.h"
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  memtide::v1::FdHello hello;
+  return memtide::MutateMessage(&hello, data, size, most, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto hello = memtide::DecodeHello({reinterpret_cast<const char*>(data), size});

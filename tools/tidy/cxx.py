@@ -118,6 +118,18 @@ def check_raw_new(file):
         yield code.count("\n", 0, match.start()) + 1, "ownership is a value or a smart pointer"
 
 
+def check_wall_clock(file):
+    """A wall clock that jumps changes nothing in what is shipped: base/clock.h has the time."""
+    pattern = re.compile(
+        r"\b(system_clock|gettimeofday|CLOCK_REALTIME|localtime\w*|time\(nullptr\))"
+    )
+    if not file.path.startswith(("base/", "client/", "daemon/")) or file.path.endswith(TEST_FILES):
+        return
+    for number, line in enumerate(file.code_lines, 1):
+        if file.is_cxx and pattern.search(line):
+            yield number, "the wall clock may jump: use base/clock.h"
+
+
 def check_locks(file):
     if file.path.startswith("base/"):
         return

@@ -74,6 +74,7 @@ bool IsCurrent(const std::string& path, const MeetGpuOptions& options) {
   struct stat file;
   if (options.directory.empty() || stat(path.c_str(), &file) != 0) return false;
   // A driver whose version is unknown (in WSL2 and some containers) may have been updated since.
+  // tidy(wall-clock): the age of a file, whose answers are only asked again if it is wrong.
   return !options.driver.empty() || time(nullptr) - file.st_mtime < kDay;
 }
 

@@ -69,6 +69,29 @@ TEST(JobsTest, AJobDoesNotWaitForeverForMemoryThatStays) {
   EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kResourceExhausted);
 }
 
+// A process id is no identity: the kernel gives it to the next process.
+TEST(JobsTest, SessionsOfOneProcessIdAreApart) {
+  EngineHarness node(ThreeTiers());
+  const SessionId first = node.Open(1000, "shared");
+  node.Post(ClientConnected{SessionId(70), 1000, 1});
+  OpenCall open{node.Call(), SessionId(70)};
+  open.chunk_size = kChunk;
+  open.job_name = "shared";
+  node.Post(open);
+  ASSERT_EQ(node.CodeOf(open.call), absl::StatusCode::kOk);
+  const std::vector<ChunkId> chunks = node.Allocate(first, 2);
+  const CallId of_first = node.Fetch(first, {chunks[0]}, Access::kWrite);
+  const CallId of_second = node.Fetch(SessionId(70), {chunks[1]}, Access::kWrite);
+  node.FinishTransfers();
+  ASSERT_EQ(node.CodeOf(of_first), absl::StatusCode::kOk);
+  ASSERT_EQ(node.CodeOf(of_second), absl::StatusCode::kOk);
+  node.Post(ClientGone{first});
+  EXPECT_TRUE(node.Describe(SessionId(70), {chunks[0]})[0].torn);
+  EXPECT_FALSE(node.Describe(SessionId(70), {chunks[1]})[0].torn);
+  EXPECT_EQ(node.Describe(SessionId(70), {chunks[1]})[0].leases, 1u);
+  EXPECT_EQ(node.CodeOf(node.Release(SessionId(70), {chunks[1]})), absl::StatusCode::kOk);
+}
+
 // --- What the simulation found (tests/sim) ---
 
 TEST(JobsTest, AJobThatEndsKeepsItsMemoryUntilItsTransfersAreDone) {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from memtide.errors import DataLoss
 
@@ -85,27 +86,57 @@ def read_manifest(serialized: bytes) -> StepManifest:
         document = json.loads(zlib.decompress(serialized))
         if document["form"] != _FORM:
             raise ValueError(f"form {document['form']}, not {_FORM}")
-        optimizers = [
-            SavedOptimizer(
-                optimizer["name"],
-                optimizer["steps"],
-                [
-                    SavedParameter(
-                        SavedTensor(**parameter["parameter"]),
-                        {name: SavedTensor(**state) for name, state in parameter["states"].items()},
-                        parameter["values"],
-                    )
-                    for parameter in optimizer["parameters"]
-                ],
-            )
-            for optimizer in document["optimizers"]
-        ]
         return StepManifest(
-            document["chunks"],
-            optimizers,
-            document["lost"],
-            document.get("training", ""),
-            document.get("group", ""),
+            _list_of(int, document["chunks"]),
+            [_optimizer(optimizer) for optimizer in document["optimizers"]],
+            _of(str, document["lost"]),
+            _of(str, document.get("training", "")),
+            _of(str, document.get("group", "")),
         )
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+    except (
+        zlib.error,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise DataLoss(f"the job's step manifest cannot be read: {error}") from error
+
+
+def _optimizer(document: Any) -> SavedOptimizer:
+    return SavedOptimizer(
+        _of(str, document["name"]),
+        _of(int, document["steps"]),
+        [
+            SavedParameter(
+                _tensor(parameter["parameter"]),
+                {name: _tensor(state) for name, state in parameter["states"].items()},
+                {name: _of(float, value) for name, value in parameter["values"].items()},
+            )
+            for parameter in document["parameters"]
+        ],
+    )
+
+
+def _tensor(document: Any) -> SavedTensor:
+    tensor = SavedTensor(**document)
+    _list_of(int, tensor.shape)
+    _list_of(int, tensor.stride)
+    _of(str, tensor.dtype)
+    _of(int, tensor.offset_bytes)
+    _of(str, tensor.content)
+    _of(bool, tensor.on_device)
+    return tensor
+
+
+def _of(kind: type, value: Any) -> Any:
+    """The value, if it is of this type. JSON may write a float as an integer."""
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is int):
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
+def _list_of(kind: type, values: Any) -> Any:
+    return [_of(kind, value) for value in _of(list, values)]
