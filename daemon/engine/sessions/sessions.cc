@@ -124,8 +124,7 @@ void EngineState::On(const Tick&) {
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
     job->replaces_later = false;
-    const bool in_time = now_ < job->lingers_until || job->is_replacing();
-    if (job->state() == JobState::kLingering && !in_time) {
+    if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
       expired.push_back(job.get());
     }
     // A write-back or segment that failed is tried again once a Tick, so that an error that

@@ -199,9 +199,13 @@ size_t FakeNode::transfers() const {
 
 Bytes FakeNode::Held(Pool pool) const {
   Bytes held;
+  // Where a region and its copy are both there, the copy counts from when it is made.
   const auto is_extra = [&](RegionId id) {
-    const std::optional<RegionId>& copy_of = regions_.at(id).copy_of;
-    return copy_of && regions_.count(*copy_of) != 0;
+    const Region& region = regions_.at(id);
+    if (region.copy_of && !region.made) return regions_.count(*region.copy_of) != 0;
+    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& other) {
+      return other.second.copy_of == id && other.second.made;
+    });
   };
   if (pool.tier == Tier::kSsd) {
     for (const auto& [id, store] : stores_) held += store.size;
@@ -216,7 +220,7 @@ Bytes FakeNode::Held(Pool pool) const {
   }
   for (const Work& work : work_) {
     const bool there = work.kind == Work::Kind::kEmptySlot || work.kind == Work::Kind::kFillSlot;
-    if (there) held += empty_.at(KeyOf(work.place));
+    if (there && !is_extra(work.place.region)) held += empty_.at(KeyOf(work.place));
   }
   return held;
 }

@@ -149,8 +149,8 @@ class FakeNode {
   // Whether a copy of the region is being made.
   bool IsBeingCopied(RegionId region) const;
   size_t transfers() const;
-  // Bytes of a pool that exist or are being made or dropped, but for slots that were emptied, and
-  // copies of regions that are still there.
+  // Bytes of a pool that exist or are being made or dropped, but for slots that were emptied. A
+  // region and its copy count as one.
   Bytes Held(Pool pool) const;
 
  private:

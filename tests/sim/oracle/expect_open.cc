@@ -97,10 +97,6 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   if (state.draining) errors.insert(Code::kUnavailable);
   const JobState* join = JobToJoin(state, call);
   const OpenCall* twin = OpeningTwin(state, call);
-  const auto is_exposed = [&](RegionId region) { return state.exposed.count(region) != 0; };
-  if (join != nullptr && std::any_of(join->regions.begin(), join->regions.end(), is_exposed)) {
-    errors.insert(Code::kUnavailable);
-  }
   const bool bad_size = call.chunk_size.IsZero() || call.chunk_size > kMaxChunkSize ||
                         !call.chunk_size.IsMultipleOf(kChunkAlignment);
   if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || twin != nullptr))) {
@@ -146,6 +142,13 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
     if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
       codes.insert(Code::kFailedPrecondition);
     }
+  }
+  // It waits until the job's regions are replaced. Meanwhile the job may end, and another be made.
+  const auto is_exposed = [&](RegionId region) { return state.exposed.count(region) != 0; };
+  if (codes.count(Code::kOk) != 0 && join != nullptr &&
+      std::any_of(join->regions.begin(), join->regions.end(), is_exposed)) {
+    codes.insert({Code::kUnavailable, Code::kInvalidArgument, Code::kFailedPrecondition,
+                  Code::kResourceExhausted});
   }
   if (doubtful) {
     codes.insert({Code::kInvalidArgument, Code::kFailedPrecondition, Code::kResourceExhausted});
