@@ -117,6 +117,33 @@ TEST(ConvertTest, ReadsWhatWasUsed) {
   EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().code(), StatusCode::kUnimplemented);
 }
 
+// Each costs the client two bytes, and would cost the daemon a hundred.
+TEST(ConvertTest, CountsReportsBeforeItMakesThem) {
+  NodeDefaults node;
+  node.limits.moments_per_call = 4;
+  node.limits.uses_per_call = 3;
+  node.limits.iteration_ends_per_call = 2;
+  const auto message = [&node](const auto& request) {
+    return std::string(ToEvent(request, node).status().message());
+  };
+  v1::ReportRequest report;
+  for (int i = 0; i < 4; ++i) report.add_moments();
+  EXPECT_TRUE(ToEvent(report, node).ok());
+  v1::FetchRequest fetch = SomeFetch();
+  *fetch.mutable_moments() = report.moments();
+  EXPECT_TRUE(ToEvent(fetch, node).ok());
+  report.add_moments();
+  EXPECT_EQ(message(report), "moments: 5; at most 4 a call");
+  fetch.add_moments();
+  EXPECT_EQ(message(fetch), "moments: 5; at most 4 a call");
+  report.clear_moments();
+  for (int i = 0; i < 4; ++i) report.add_moments()->add_uses();
+  EXPECT_EQ(message(report), "moments.uses: 4; at most 3 a call");
+  report.clear_moments();
+  for (int i = 0; i < 3; ++i) report.add_moments()->set_ends_iteration(true);
+  EXPECT_EQ(message(report), "moments.ends_iteration: 3; at most 2 a call");
+}
+
 TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
   v1::FetchRequest request = SomeFetch();
   request.set_tier(static_cast<v1::Tier>(9));

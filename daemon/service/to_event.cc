@@ -179,7 +179,7 @@ absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDef
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
   // A fetch waits unless the client forbids it.
   event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));
   return event;
@@ -247,7 +247,7 @@ absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const N
 
 absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node) {
   ReportCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   return event;
 }
 
