@@ -235,6 +235,22 @@ TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
   EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertTest, AJobNameHasNoControlCharacters) {
+  v1::OpenRequest request;
+  for (const char* const name : {"run 7/[b]", "\u00a0\u00e9\u20ac", "\u3080"}) {
+    request.set_job_name(name);
+    EXPECT_EQ(CodeOf(request), StatusCode::kOk) << name;
+  }
+  // Escape, newline, delete, and the last of the C1 set, in which U+009B begins a sequence, too.
+  for (const char* const name : {"\x1b[2J", "a\nb", "a\x7f", "a\xc2\x9f", "\xc2\x9b[2J"}) {
+    request.set_job_name(name);
+    EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << name;
+  }
+  request.set_job_name("a\x1b");
+  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().message(),
+            "job_name: \"a\\033\" has a control character; use printable ones only");
+}
+
 TEST(ConvertTest, TakesTheRanksOfATraining) {
   v1::OpenRequest request;
   EXPECT_EQ(ToEvent(request, NodeWithDevice())->ranks, 0u);
