@@ -1,6 +1,7 @@
 #include "daemon/node.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/available_memory.h"
+#include "base/check.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -207,6 +209,11 @@ EngineOptions Node::ToEngineOptions() const {
   options.host_capacity = config_.host_pool;
   options.ssd_capacity = config_.ssd_pool;
   options.host_reserve = config_.host_reserve;
+  // Half of all descriptors stays free for stores, sessions and connections.
+  rlimit files;
+  MEMTIDE_CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+  options.limits.device_regions_per_node = static_cast<uint32_t>(
+      std::min<rlim_t>(options.limits.device_regions_per_node, files.rlim_cur / 2));
   options.limits.session_lease = config_.session_lease;
   // Without a descriptor store nothing outlives the daemon, so no record is made.
   options.persistent_jobs = HasFdStore();

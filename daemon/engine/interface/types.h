@@ -185,6 +185,8 @@ struct Limits {
   Duration max_time_to_live = std::chrono::hours(24);
 };
 
+  // Of all jobs together. A user may have as many as nobody has, so that others always find some.
+  uint32_t device_regions_per_node = 1 << 15;
 }  // namespace memtide
 
 #endif  // MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_
