@@ -327,6 +327,7 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
+  services_.calls = &open_calls_;
   services_.counters = &edge_counters_;
   services_.host_memory = [this] { return HostMemoryOf(devices_); };
   services_.lost_devices = [this] {

@@ -25,6 +25,7 @@
 #include "daemon/recovery/persisted_state.h"
 #include "daemon/service/grpc_server.h"
 #include "daemon/service/loop.h"
+#include "daemon/service/open_calls.h"
 #include "daemon/session/fd_server.h"
 #include "daemon/session/socket_dir.h"
 #include "daemon/session/token_table.h"
@@ -70,6 +71,7 @@ class Node : private EffectSink {
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Journal> journal_;  // Null: no job outlives this daemon.
   TokenTable tokens_;
+  OpenCalls open_calls_;
   ServiceContext services_;
   std::unique_ptr<GrpcServer> grpc_server_;
   std::unique_ptr<FdServer> fd_server_;
