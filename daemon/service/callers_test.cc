@@ -145,6 +145,23 @@ TEST_F(CallersTest, ATokenCountsOnlyFromTheUserThatItWasGivenTo) {
   EXPECT_EQ(counters_.calls_unauthenticated, 2u);
 }
 
+TEST_F(CallersTest, AUserSeesItsOwnJobsAndOperatorsAll) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be several users";
+  const std::pair<uint32_t, absl::optional<uint32_t>> viewers[] = {
+      {kNobody, kNobody}, {0, absl::nullopt}, {context_.daemon_uid, absl::nullopt}};
+  for (const auto& [uid, viewer] : viewers) {
+    const auto admin = v1::AdminService::NewStub(ChannelAs(uid));
+    engine_.Answer(absl::OkStatus(), InspectReply());
+    v1::InspectNodeResponse node;
+    ASSERT_TRUE(admin->InspectNode(ContextWith("").get(), {}, &node).ok()) << uid;
+    EXPECT_EQ(engine_.Next<InspectCall>().viewer, viewer) << uid;
+    engine_.Answer(absl::OkStatus(), TraceReply());
+    v1::Trace trace;
+    ASSERT_TRUE(admin->GetTrace(ContextWith("").get(), {}, &trace).ok()) << uid;
+    EXPECT_EQ(engine_.Next<TraceCall>().viewer, viewer) << uid;
+  }
+}
+
 TEST_F(CallersTest, OnlyRootAndTheDaemonsUserMayDrain) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be several users";
   v1::DrainResponse response;

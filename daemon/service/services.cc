@@ -263,6 +263,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     if (!caller.ok()) return FinishNow(context, caller.status());
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
+    event->viewer = ViewerOf(caller->uid);
     return PostCall<InspectReply>(service_, context, *event, messages);
   }
 
@@ -275,6 +276,7 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     if (!room.ok()) return FinishNow(context, room);
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
+    event->viewer = ViewerOf(caller->uid);
     return PostCall<TraceReply>(service_, context, *event, messages);
   }
 
@@ -300,6 +302,10 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
 
  private:
   bool IsOperator(uint32_t uid) const { return uid == 0 || uid == service_->daemon_uid; }
+  // Operators see the jobs of all users.
+  absl::optional<uint32_t> ViewerOf(uint32_t uid) const {
+    return IsOperator(uid) ? absl::nullopt : absl::make_optional(uid);
+  }
 
   const ServiceContext* const service_;
 };

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memtide._node import inspection
-from memtide._node.inspection import HostMemory, Node, SsdDirectory
+from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory
 from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
 from memtide._util.sizes import format_size
 
@@ -33,6 +33,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
     if line := shared_line(node):
         console.print(line)
     console.print(_sessions_table(node))
+    if line := others_line(node.others):
+        console.print(line)
     if any("rank_use" in session for session in node.sessions):
         console.print(_ranks_table(node))
     console.print(_counters_line(node))
@@ -78,6 +80,17 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
         )
         for directory in directories
     ]
+
+
+def others_line(others: Others) -> str:
+    """What jobs of other users have; empty where there are none that this user may not see."""
+    if not others.session_count and not others.job_count:
+        return ""
+    return (
+        f"other users: {others.session_count} sessions, {others.job_count} jobs with "
+        f"{format_size(others.device_share_bytes)} of device and "
+        f"{format_size(others.host_share_bytes)} of host memory"
+    )
 
 
 def _sessions_table(node: Node) -> Table:
