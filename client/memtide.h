@@ -476,6 +476,9 @@ MEMTIDE_API int memtide_hash_pieces(const void* secret, size_t secret_bytes,
  * frees *json with memtide_free_text. */
 MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
                                      char** json);
+/* The node's metrics in Prometheus' text format. socket_dir: NULL for the default. The caller frees
+ * *text with memtide_free_text. */
+MEMTIDE_API int memtide_get_metrics(const char* socket_dir, char** text);
 /* What a job used, and how the daemon served it: a serialized Trace (proto/memtide/v1/trace.proto)
  * of *bytes bytes. job_id 0: the only open job of this user. The caller frees *trace with
  * memtide_free_text. */

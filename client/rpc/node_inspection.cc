@@ -31,4 +31,11 @@ absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& optio
   return AsJson(node);
 }
 
+absl::StatusOr<std::string> GetNodeMetrics(const std::string& socket_dir) {
+  v1::GetMetricsResponse metrics;
+  MEMTIDE_RETURN_IF_ERROR(CallAdmin(socket_dir, &v1::AdminService::Stub::GetMetrics,
+                                    v1::GetMetricsRequest(), &metrics));
+  return metrics.text();
+}
+
 }  // namespace memtide::client

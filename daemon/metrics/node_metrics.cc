@@ -1,5 +1,7 @@
 #include "daemon/metrics/node_metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <chrono>
 #include <initializer_list>
 #include <utility>
@@ -279,6 +281,11 @@ std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounte
                          .Add({{"version", version}}, 1)
                          .Take());
   return families;
+}
+
+std::string NodeMetricsText(const NodeSnapshot& node, const EdgeCounters& edges,
+                            const std::string& version) {
+  return prometheus::TextSerializer().Serialize(NodeMetrics(node, edges, version));
 }
 
 }  // namespace memtide

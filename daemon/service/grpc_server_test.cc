@@ -163,6 +163,29 @@ TEST_F(GrpcServerTest, InspectionNeedsNoTokenAndSaysWhatOnlyTheDaemonKnows) {
   EXPECT_EQ(response.ssd_directories(0).path(), "/fast");
 }
 
+TEST_F(GrpcServerTest, MetricsAreOfTheEngineUnlessThereAreSomeOfThisSecond) {
+  const auto text = [this] {
+    grpc::ClientContext context;
+    v1::GetMetricsResponse response;
+    EXPECT_TRUE(admin_->GetMetrics(&context, {}, &response).ok());
+    return response.text();
+  };
+  InspectReply reply;
+  reply.chunk_count = 7;
+  engine_.Answer(absl::OkStatus(), reply);
+  EXPECT_EQ(text(), "chunks 7\n");
+  EXPECT_FALSE(engine_.Next<InspectCall>().sessions);
+  // As if they came a second later at the earliest.
+  const Instant future = Now() + std::chrono::hours(1);
+  reply.chunk_count = 8;
+  metrics_.Update(reply, future);
+  EXPECT_EQ(text(), "chunks 8\n");
+  EXPECT_TRUE(engine_.Idle());
+  const Instant just = future + MetricsCache::kLasts - std::chrono::milliseconds(1);
+  EXPECT_EQ(metrics_.Recent(just), "chunks 8\n");
+  EXPECT_EQ(metrics_.Recent(future + MetricsCache::kLasts), absl::nullopt);
+}
+
 TEST_F(GrpcServerTest, HealthFollowsTheDaemon) {
   EXPECT_EQ(Health(), std::string("\x08\x01"));
   server_->SetNotServing();

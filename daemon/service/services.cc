@@ -83,6 +83,11 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   ToProto(service.node.limits, response->mutable_limits());
 }
 
+void Fill(const ServiceContext& service, const InspectReply& reply,
+          v1::GetMetricsResponse* response) {
+  response->set_text(service.metrics->Update(reply, Now()));
+}
+
 template <typename ReplyValue, typename Response>
 void Fill(const ServiceContext& service, const ReplyValue& reply, Response* response) {
   ToResponse(reply, response);
@@ -296,8 +301,22 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     return PostCall<std::monostate>(service_, context, DrainCall{}, messages);
   }
 
+  grpc::ServerUnaryReactor* GetMetrics(Context* context, const v1::GetMetricsRequest*,
+                                       v1::GetMetricsResponse*) override {
+    auto* const messages = MessagesOf<v1::GetMetricsRequest, v1::GetMetricsResponse>(context);
+    const auto caller = Begin<v1::GetMetricsRequest>(service_, *context, messages, kSumsBytes);
+    if (!caller.ok()) return FinishNow(context, caller.status());
+    if (absl::optional<std::string> text = service_->metrics->Recent(Now())) {
+      messages->response()->set_text(*std::move(text));
+      messages->charge()->SetReply(messages->response()->ByteSizeLong());
+      return FinishNow(context, absl::OkStatus());
+    }
+    return PostCall<InspectReply>(service_, context, InspectCall{}, messages);
+  }
+
   MEMTIDE_CALL_MESSAGES(InspectNode, v1::InspectNodeRequest, v1::InspectNodeResponse)
   MEMTIDE_CALL_MESSAGES(GetTrace, v1::GetTraceRequest, v1::Trace)
+  MEMTIDE_CALL_MESSAGES(GetMetrics, v1::GetMetricsRequest, v1::GetMetricsResponse)
   MEMTIDE_CALL_MESSAGES(Drain, v1::DrainRequest, v1::DrainResponse)
 
  private:

@@ -20,6 +20,7 @@
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/loop.h"
+#include "daemon/service/metrics_cache.h"
 #include "daemon/service/open_calls.h"
 #include "daemon/session/token_table.h"
 
@@ -31,6 +32,7 @@ struct ServiceContext {
   const TokenTable* tokens = nullptr;
   OpenCalls* calls = nullptr;
   EdgeCounters* counters = nullptr;
+  MetricsCache* metrics = nullptr;
   NodeDefaults node;
   // The uid that may drain the node and sees all jobs, besides root.
   uint32_t daemon_uid = 0;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "daemon/service/grpc_server.h"
 #include "memtide/v1/admin.grpc.pb.h"
@@ -104,6 +105,7 @@ class GrpcServerTest : public testing::Test {
     context_.loop = &loop_;
     context_.tokens = &tokens_;
     context_.calls = &calls_;
+    context_.metrics = &metrics_;
     context_.counters = &counters_;
     context_.node.fastest = Tier::kDevice;
     context_.node.limits.chunks_per_call = 7;
@@ -177,6 +179,8 @@ class GrpcServerTest : public testing::Test {
              &sink_, &counters_};
   TokenTable tokens_;
   OpenCalls calls_{size_t{8} << 20};
+  MetricsCache metrics_{
+      [](const InspectReply& node) { return absl::StrCat("chunks ", node.chunk_count, "\n"); }};
   ServiceContext context_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
