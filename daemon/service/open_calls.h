@@ -4,7 +4,7 @@
 // replies that a client does not read, so each call is charged to its user until it ends:
 // kCallBytes for the call, and its reply.
 //
-// A user may have as much as nobody has of kMaxBytes: alone half of it, and beside any others at
+// A user may have as much as is unused of kMaxBytes: alone half of it, and beside any others at
 // least kAlwaysLeft. Above that its calls are refused. Refusals, and the replies to calls that were
 // waiting, may double it; then the connections that add to it are closed. Few traces are sent at a
 // time (kMaxTraces), since one has up to 16 MiB; a client that does not read its own for

@@ -47,10 +47,10 @@ if [[ ${1-} == boot ]]; then
   work=$2
   for directory in /run /tmp /var/lib /var/log; do mount -t tmpfs memtide-test "$directory"; done
   mkdir -p /run/systemd/system /run/lock
+  flags='--device=none --host-pool=20MiB --ssd-pool=64MiB' metrics_flags='--address=127.0.0.1:19464'
   for unit in memtided memtide-metrics memtide-metrics-token; do
     sed -e "s|/usr/bin/memtided|$work/memtided|; s|/etc/memtide/|$work/etc/|" \
-      -e 's|\$MEMTIDED_FLAGS|--device=none --host-pool=20MiB --ssd-pool=64MiB|' \
-      -e 's|\$MEMTIDE_METRICS_FLAGS|--address=127.0.0.1:19464|' \
+      -e "s|\$MEMTIDED_FLAGS|$flags|; s|\$MEMTIDE_METRICS_FLAGS|$metrics_flags|" \
       -e "s|/usr/lib/memtide/make_metrics_token|$work/make_metrics_token.sh|" \
       -e "s|/usr/lib/memtide/python|$work/pyclient MEMTIDE_LIBRARY=$work/libmemtide.so|" \
       -e 's/^User=.*/User=root/; s/^Group=.*/Group=root/; /modprobe@/d' \

@@ -129,7 +129,7 @@ struct SessionInfo {
   absl::optional<RankUse> rank_use;  // Absent: it shares no contents with other ranks.
 };
 
-// What is told of the jobs and sessions of other users.
+// The sums that a user sees of the jobs and sessions of other users.
 struct OthersUse {
   uint32_t sessions = 0, jobs = 0, chunks = 0;
   Bytes device_share, host_share;
@@ -185,7 +185,7 @@ struct Limits {
   // The manifests of all jobs. The journal (daemon/recovery) has room for them.
   Bytes manifest_bytes_per_uid = MiB(64), manifest_bytes_per_node = MiB(512);
   uint32_t device_regions = kMaxDeviceRegions;
-  // Of all jobs together. A user may have as many as nobody has, so that others always find some.
+  // All jobs together. A user may have as many as are unused, so that others always find some.
   uint32_t device_regions_per_node = 1 << 15;
   Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
   Duration session_lease =

@@ -1,4 +1,4 @@
-"""MetricsServer: the metrics over HTTP, for whoever brings the token."""
+"""MetricsServer: the metrics over HTTP, for scrapers that bring the token."""
 
 from __future__ import annotations
 
