@@ -472,11 +472,16 @@ MEMTIDE_API int memtide_hash_pieces(const void* secret, size_t secret_bytes,
 
 /* An InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON with the proto's field names.
  * socket_dir: NULL for the default. with_sessions: 1 lists the sessions of each job. max_chunks:
- * chunks to list. The caller frees *json with memtide_free_text. */
+ * chunks to list. Sessions and chunks are those of this user's jobs, for root of all. The caller
+ * frees *json with memtide_free_text. */
 MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
                                      char** json);
+/* The node's metrics in Prometheus' text format. socket_dir: NULL for the default. The caller frees
+ * *text with memtide_free_text. */
+MEMTIDE_API int memtide_get_metrics(const char* socket_dir, char** text);
 /* What a job used, and how the daemon served it: a serialized Trace (proto/memtide/v1/trace.proto)
- * of *bytes bytes. job_id 0: the only open job. The caller frees *trace with memtide_free_text. */
+ * of *bytes bytes. job_id 0: the only open job of this user. The caller frees *trace with
+ * memtide_free_text. */
 MEMTIDE_API int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace,
                                   size_t* bytes);
 /* Converts a serialized Trace to JSON with the proto's field names. The caller frees *json with

@@ -1,10 +1,12 @@
 #include "daemon/log.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 namespace memtide {
@@ -24,8 +26,12 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// What gRPC logs is mostly what a client did wrong, and no client may fill the log: debug only.
+// What these libraries log is mostly what a client did wrong, and no client may fill the log: debug
+// only.
 void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
+void LogFromProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  spdlog::debug("protobuf: {}", message);
+}
 
 }  // namespace
 
@@ -38,6 +44,7 @@ void StartLogging(LogLevel level) {
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogFromGrpc);
+  google::protobuf::SetLogHandler(LogFromProtobuf);
 }
 
 }  // namespace memtide

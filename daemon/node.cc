@@ -1,6 +1,7 @@
 #include "daemon/node.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +16,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/available_memory.h"
+#include "base/check.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
-#include "base/version.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/io/open_disk.h"
 #include "daemon/recovery/restore.h"
@@ -208,6 +209,11 @@ EngineOptions Node::ToEngineOptions() const {
   options.ssd_capacity = config_.ssd_pool;
   options.host_reserve = config_.host_reserve;
   options.limits.session_lease = config_.session_lease;
+  // Half of all descriptors stays free for stores, sessions and connections.
+  rlimit files;
+  MEMTIDE_CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+  options.limits.device_regions_per_node = static_cast<uint32_t>(
+      std::min<rlim_t>(options.limits.device_regions_per_node, files.rlim_cur / 2));
   // Without a descriptor store nothing outlives the daemon, so no record is made.
   options.persistent_jobs = HasFdStore();
   options.verify = ToVerify(config_.verify);
@@ -271,28 +277,24 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
   return absl::OkStatus();
 }
 
+NodeSnapshot Node::SnapshotOf(InspectReply node) const {
+  NodeSnapshot snapshot{std::move(node), HostMemoryOf(devices_)};
+  for (const OpenedDevice& each : devices_) {
+    const DeviceHealth health = each.device->health();
+    snapshot.devices.push_back({health.state.ok(), health.losses});
+  }
+  return snapshot;
+}
+
 absl::Status Node::StartMetrics() {
-  if (!config_.metrics) return absl::OkStatus();
+  if (config_.metrics_address.empty()) return absl::OkStatus();
   const auto inspect = [this]() -> absl::StatusOr<NodeSnapshot> {
     Reply reply = CallAndWait(loop_.get(), InspectCall{}, kInspectPatience);
     MEMTIDE_RETURN_IF_ERROR(reply.status);
-    NodeSnapshot snapshot{std::get<InspectReply>(std::move(reply.value)), HostMemoryOf(devices_)};
-    for (const OpenedDevice& each : devices_) {
-      const DeviceHealth health = each.device->health();
-      snapshot.devices.push_back({health.state.ok(), health.losses});
-    }
-    return snapshot;
+    return SnapshotOf(std::get<InspectReply>(std::move(reply.value)));
   };
-  auto exporter = Exporter::Start(config_.metrics->address, kVersion, &edge_counters_, inspect);
-  if (!exporter.ok()) {
-    // The default address may belong to another daemon; one that was asked for must work.
-    if (!config_.metrics->is_default) return exporter.status();
-    services_.warnings.push_back(
-        absl::StrCat("no metrics are served: ", exporter.status().message()));
-    spdlog::warn("{}", services_.warnings.back());
-    return absl::OkStatus();
-  }
-  exporter_ = *std::move(exporter);
+  MEMTIDE_ASSIGN_OR_RETURN(
+      exporter_, Exporter::Start(config_.metrics_address, kVersion, &edge_counters_, inspect));
   spdlog::info("metrics: http://{}/metrics", exporter_->address());
   std::ofstream file(socket_dir_->MetricsAddressPath());
   file << exporter_->address() << "\n";
@@ -320,6 +322,8 @@ absl::Status Node::StartEdges(PersistedState persisted) {
   MEMTIDE_ASSIGN_OR_RETURN(services_.boot_id, NewBootId());
   services_.loop = loop_.get();
   services_.tokens = &tokens_;
+  services_.calls = &open_calls_;
+  services_.metrics = &metrics_;
   services_.counters = &edge_counters_;
   services_.host_memory = [this] { return HostMemoryOf(devices_); };
   services_.lost_devices = [this] {

@@ -14,17 +14,21 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "daemon/config/config.h"
 #include "daemon/engine/engine.h"
 #include "daemon/io/disk.h"
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/metrics/exporter.h"
+#include "daemon/metrics/node_metrics.h"
 #include "daemon/mover/mover.h"
 #include "daemon/opened_devices.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/persisted_state.h"
 #include "daemon/service/grpc_server.h"
 #include "daemon/service/loop.h"
+#include "daemon/service/metrics_cache.h"
+#include "daemon/service/open_calls.h"
 #include "daemon/session/fd_server.h"
 #include "daemon/session/socket_dir.h"
 #include "daemon/session/token_table.h"
@@ -58,6 +62,7 @@ class Node : private EffectSink {
   absl::Status StartMetrics();
   // Restores the jobs of the last daemon, and starts the journal for the next one.
   absl::Status Recover(PersistedState persisted);
+  NodeSnapshot SnapshotOf(InspectReply node) const;
   void CarryOut(Effect effect) override;
 
   const Config config_;
@@ -70,6 +75,10 @@ class Node : private EffectSink {
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Journal> journal_;  // Null: no job outlives this daemon.
   TokenTable tokens_;
+  OpenCalls open_calls_;
+  MetricsCache metrics_{[this](const InspectReply& node) {
+    return NodeMetricsText(SnapshotOf(node), edge_counters_, kVersion);
+  }};
   ServiceContext services_;
   std::unique_ptr<GrpcServer> grpc_server_;
   std::unique_ptr<FdServer> fd_server_;

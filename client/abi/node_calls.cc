@@ -39,6 +39,17 @@ int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max
   });
 }
 
+int memtide_get_metrics(const char* socket_dir, char** text) {
+  return Guarded([&]() -> absl::Status {
+    if (text == nullptr) return NullArgument("text");
+    *text = nullptr;
+    absl::StatusOr<std::string> metrics = memtide::client::GetNodeMetrics(
+        socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir());
+    if (!metrics.ok()) return metrics.status();
+    return CopyText(*metrics, text);
+  });
+}
+
 int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace, size_t* bytes) {
   return Guarded([&]() -> absl::Status {
     if (trace == nullptr) return NullArgument("trace");

@@ -22,15 +22,20 @@ absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& optio
     v1::InspectNodeResponse page;
     MEMTIDE_RETURN_IF_ERROR(
         CallAdmin(options.socket_dir, &v1::AdminService::Stub::InspectNode, request, &page));
-    // A page that is not full is the last one.
-    const auto got = static_cast<uint32_t>(page.chunks_size());
-    more = got > 0 && got == request.max_chunks() && listed + got < options.max_chunks;
-    // The low 32 bits of an id are the chunk's index in the daemon's table, by which chunks are
-    // listed.
-    if (more) request.set_first_chunk(static_cast<uint32_t>(page.chunks(got - 1).chunk_id()) + 1);
     node.mutable_chunks()->MergeFrom(page.chunks());
+    // A page may have no chunks and not be the last: those of other users are left out.
+    more = page.next_chunk() > request.first_chunk() &&
+           static_cast<uint32_t>(node.chunks_size()) < options.max_chunks;
+    request.set_first_chunk(page.next_chunk());
   }
   return AsJson(node);
+}
+
+absl::StatusOr<std::string> GetNodeMetrics(const std::string& socket_dir) {
+  v1::GetMetricsResponse metrics;
+  MEMTIDE_RETURN_IF_ERROR(CallAdmin(socket_dir, &v1::AdminService::Stub::GetMetrics,
+                                    v1::GetMetricsRequest(), &metrics));
+  return metrics.text();
 }
 
 }  // namespace memtide::client

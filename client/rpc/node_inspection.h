@@ -1,4 +1,4 @@
-// Reads the state of the node from a daemon's AdminService, as JSON. Needs no session.
+// Reads the state of the node from a daemon's AdminService. Needs no session.
 #ifndef MEMTIDE_CLIENT_RPC_NODE_INSPECTION_H_
 #define MEMTIDE_CLIENT_RPC_NODE_INSPECTION_H_
 
@@ -21,6 +21,8 @@ struct NodeInspectionOptions {
 // names and with fields that have their default value. UNAVAILABLE: no daemon listens at
 // socket_dir.
 absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& options);
+// The node's metrics in Prometheus' text format. UNAVAILABLE: as above.
+absl::StatusOr<std::string> GetNodeMetrics(const std::string& socket_dir);
 
 }  // namespace memtide::client
 

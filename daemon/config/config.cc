@@ -13,8 +13,6 @@
 namespace memtide {
 namespace {
 
-// Only this machine can read the metrics unless an address is configured.
-constexpr char kDefaultMetricsAddress[] = "127.0.0.1:9464";
 constexpr std::chrono::seconds kDefaultSessionLease{60};
 // Clients renew three times a lease. With a shorter one, a short pause of a process would end its
 // session.
@@ -142,11 +140,8 @@ absl::StatusOr<v1::Verify> ToVerify(v1::Verify verify) {
   return absl::InvalidArgumentError(absl::StrCat("verify: ", verify, " is not known; known: 0 to 3"));
 }
 
-absl::StatusOr<absl::optional<MetricsConfig>> ToMetrics(const std::string& address) {
-  if (address == "off") return absl::optional<MetricsConfig>();
-  if (address.empty()) {
-    return absl::optional<MetricsConfig>(MetricsConfig{kDefaultMetricsAddress, true});
-  }
+absl::StatusOr<std::string> ToMetricsAddress(const std::string& address) {
+  if (address.empty() || address == "off") return std::string();
   // An IPv6 address has colons of its own; the port comes after the last one.
   const size_t colon = address.rfind(':');
   uint32_t port;
@@ -156,7 +151,7 @@ absl::StatusOr<absl::optional<MetricsConfig>> ToMetrics(const std::string& addre
         absl::StrCat("metrics_address: \"", address,
                      "\"; must be host:port with a port of 0 (any free one) to 65535, or \"off\""));
   }
-  return absl::optional<MetricsConfig>(MetricsConfig{address, false});
+  return address;
 }
 
 absl::StatusOr<LogLevel> ToLogLevel(const std::string& name) {
@@ -203,7 +198,7 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine, &config));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.verify, ToVerify(proto.verify()));
-  MEMTIDE_ASSIGN_OR_RETURN(config.metrics, ToMetrics(proto.metrics_address()));
+  MEMTIDE_ASSIGN_OR_RETURN(config.metrics_address, ToMetricsAddress(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));
   if (proto.has_lifeline_fd() && proto.lifeline_fd() >= 0) config.lifeline_fd = proto.lifeline_fd();
   MEMTIDE_ASSIGN_OR_RETURN(config.session_lease, ToSessionLease(proto));

@@ -36,12 +36,6 @@ struct CudaDeviceConfig {
   Bytes pool;
 };
 
-struct MetricsConfig {
-  std::string address;  // host:port; port 0: any free one.
-  // The address is not from the settings. If it is in use, the daemon runs without metrics.
-  bool is_default = false;
-};
-
 struct Config {
   std::string socket_dir;
   // At most one of the two is set. Devices are numbered in this order.
@@ -56,7 +50,7 @@ struct Config {
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
   v1::Verify verify = v1::VERIFY_KEPT;
-  absl::optional<MetricsConfig> metrics;
+  std::string metrics_address;  // host:port; port 0: any free one. Empty: no port is opened.
   LogLevel log_level = LogLevel::kInfo;
   absl::optional<int> lifeline_fd;
   Duration session_lease{0};

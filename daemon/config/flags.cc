@@ -124,7 +124,7 @@ void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
            "Where the sockets live [/run/memtide, or $XDG_RUNTIME_DIR/memtide]",
            [flags](const std::string& dir) { flags->set_socket_dir(dir); });
   add_text("--metrics-address", "HOST:PORT",
-           "Prometheus metrics; port 0 for any free one, \"off\" for none [127.0.0.1:9464]",
+           "serve metrics to everyone, without memtide-metrics; port 0 for any free one [off]",
            [flags](const std::string& address) { flags->set_metrics_address(address); });
   add_text("--log-level", "LEVEL", "debug, info, warning or error [info]",
            [flags](const std::string& level) { flags->set_log_level(level); });

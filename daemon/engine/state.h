@@ -488,8 +488,16 @@ class EngineState {
   // --- inspection/inspect.cc ---
   void On(const InspectCall& event);
   void On(const DrainCall& event);
-  std::vector<KindUsage> Kinds(const Job* job) const;
-  std::map<SessionId, RankUse> RankUses() const;
+  // What is summed over all chunks, which takes a walk over the table.
+  struct ChunkSums {
+    Instant at;
+    std::vector<KindUsage> all;
+    std::map<JobId, std::vector<KindUsage>> of_jobs;
+    std::map<SessionId, RankUse> of_ranks;
+  };
+  ChunkSums SumChunks() const;
+  void ListSession(const Session& session, InspectReply* seen) const;
+  void ListChunks(const InspectCall& event, InspectReply* seen) const;
   void AnswerDrained();
 
   // --- records/record.cc ---
@@ -589,6 +597,8 @@ class EngineState {
   WorkList work_;             // Empty between two events.
   // The tiers where the chunk that Advance() handles waits for a slot.
   TierSet queued_for_;
+
+  absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
   uint64_t rankings_ = 0, insertions_ = 0;

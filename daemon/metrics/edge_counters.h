@@ -15,6 +15,7 @@ struct EdgeCounters {
   std::atomic<uint64_t> calls_unauthenticated{0};     // Without a valid token.
   std::atomic<uint64_t> calls_malformed{0};           // Calls that cannot be converted to an event.
   std::atomic<uint64_t> calls_overloaded{0};          // CallQueue::CheckRoom().
+  std::atomic<uint64_t> calls_unread{0};              // By OpenCalls: a user reads no replies.
 };
 
 }  // namespace memtide

@@ -1,5 +1,7 @@
 #include "daemon/metrics/node_metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <chrono>
 #include <initializer_list>
 #include <utility>
@@ -252,12 +254,13 @@ void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
       Counter("memtide_edge_refusals_total",
               "Connections and calls refused before they reached the engine: connections to the fd "
               "socket and to the gRPC socket, calls without a valid token, malformed calls, calls "
-              "above the queue limit.")
+              "above the queue limit, calls of users that read no replies.")
           .Add({{"what", "connection"}}, edges.connections_refused)
           .Add({{"what", "grpc_connection"}}, edges.grpc_connections_refused)
           .Add({{"what", "unauthenticated"}}, edges.calls_unauthenticated)
           .Add({{"what", "malformed"}}, edges.calls_malformed)
           .Add({{"what", "overload"}}, edges.calls_overloaded)
+          .Add({{"what", "unread"}}, edges.calls_unread)
           .Take());
 }
 
@@ -278,6 +281,11 @@ std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounte
                          .Add({{"version", version}}, 1)
                          .Take());
   return families;
+}
+
+std::string NodeMetricsText(const NodeSnapshot& node, const EdgeCounters& edges,
+                            const std::string& version) {
+  return prometheus::TextSerializer().Serialize(NodeMetrics(node, edges, version));
 }
 
 }  // namespace memtide

@@ -33,6 +33,9 @@ struct NodeSnapshot {
 std::vector<prometheus::MetricFamily> NodeMetrics(const NodeSnapshot& node,
                                                   const EdgeCounters& edges,
                                                   const std::string& version);
+// The same in Prometheus' text format.
+std::string NodeMetricsText(const NodeSnapshot& node, const EdgeCounters& edges,
+                            const std::string& version);
 
 }  // namespace memtide
 

@@ -156,6 +156,20 @@ TEST(ConvertStepTest, TakesWhatAPartComputes) {
   EXPECT_FALSE(ToEvent(PartOfWork(std::string(16, '\0')), NodeDefaults())->contents.has_value());
 }
 
+TEST(ConvertStepTest, CountsPiecesBeforeItMakesThem) {
+  NodeDefaults node;
+  node.limits.step_pieces = 3;
+  v1::StepRequest request;
+  request.add_chunk_ids(1);
+  for (int i = 0; i < 3; ++i) request.add_copies();
+  EXPECT_TRUE(ToEvent(request, node).ok());
+  request.mutable_sgd();
+  request.add_pieces();
+  const absl::Status status = ToEvent(request, node).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "pieces: 4 with copies; at most 3 a call");
+}
+
 TEST(ConvertStepTest, RefusesDigestsOfOtherLengthsAndNumbers) {
   const std::string digest(16, 'd');
   const auto message = [](const v1::StartPartRequest& request) {

@@ -117,6 +117,33 @@ TEST(ConvertTest, ReadsWhatWasUsed) {
   EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().code(), StatusCode::kUnimplemented);
 }
 
+// Each costs the client two bytes, and would cost the daemon a hundred.
+TEST(ConvertTest, CountsReportsBeforeItMakesThem) {
+  NodeDefaults node;
+  node.limits.moments_per_call = 4;
+  node.limits.uses_per_call = 3;
+  node.limits.iteration_ends_per_call = 2;
+  const auto message = [&node](const auto& request) {
+    return std::string(ToEvent(request, node).status().message());
+  };
+  v1::ReportRequest report;
+  for (int i = 0; i < 4; ++i) report.add_moments();
+  EXPECT_TRUE(ToEvent(report, node).ok());
+  v1::FetchRequest fetch = SomeFetch();
+  *fetch.mutable_moments() = report.moments();
+  EXPECT_TRUE(ToEvent(fetch, node).ok());
+  report.add_moments();
+  EXPECT_EQ(message(report), "moments: 5; at most 4 a call");
+  fetch.add_moments();
+  EXPECT_EQ(message(fetch), "moments: 5; at most 4 a call");
+  report.clear_moments();
+  for (int i = 0; i < 4; ++i) report.add_moments()->add_uses();
+  EXPECT_EQ(message(report), "moments.uses: 4; at most 3 a call");
+  report.clear_moments();
+  for (int i = 0; i < 3; ++i) report.add_moments()->set_ends_iteration(true);
+  EXPECT_EQ(message(report), "moments.ends_iteration: 3; at most 2 a call");
+}
+
 TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
   v1::FetchRequest request = SomeFetch();
   request.set_tier(static_cast<v1::Tier>(9));
@@ -206,6 +233,22 @@ TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
   EXPECT_EQ(CodeOf(request), StatusCode::kOk);
   request.set_job_name(std::string(kMaxJobNameBytes + 1, 'j'));
   EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+}
+
+TEST(ConvertTest, AJobNameHasNoControlCharacters) {
+  v1::OpenRequest request;
+  for (const char* const name : {"run 7/[b]", "\u00a0\u00e9\u20ac", "\u3080"}) {
+    request.set_job_name(name);
+    EXPECT_EQ(CodeOf(request), StatusCode::kOk) << name;
+  }
+  // Escape, newline, delete, and the last of the C1 set, in which U+009B begins a sequence, too.
+  for (const char* const name : {"\x1b[2J", "a\nb", "a\x7f", "a\xc2\x9f", "\xc2\x9b[2J"}) {
+    request.set_job_name(name);
+    EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << name;
+  }
+  request.set_job_name("a\x1b");
+  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().message(),
+            "job_name: \"a\\033\" has a control character; use printable ones only");
 }
 
 TEST(ConvertTest, TakesTheRanksOfATraining) {
@@ -316,46 +359,6 @@ TEST(ConvertTest, AnOfferHasChunksAndADeadlineThatTheNodeAllows) {
   v1::OfferResponse response;
   ToResponse(reply, &response);
   EXPECT_EQ(response.ShortDebugString(), "shared: 0 shared: 2 leased: 1");
-}
-
-TEST(ConvertTest, ReturnsLeasesInTheirOrder) {
-  FetchReply reply;
-  reply.leases.push_back(
-      {ChunkId(4), Tier::kDevice, {RegionId(2), MiB(64)}, Version(3), Access::kWrite});
-  reply.leases.push_back({ChunkId(1), Tier::kHost, {RegionId(1), MiB(0)}, Version(9)});
-  v1::FetchResponse response;
-  ToResponse(reply, &response);
-  ASSERT_EQ(response.leases_size(), 2);
-  EXPECT_EQ(response.leases(0).chunk_id(), 4u);
-  EXPECT_EQ(response.leases(0).tier(), v1::TIER_DEVICE);
-  EXPECT_EQ(response.leases(0).region_id(), 2u);
-  EXPECT_EQ(response.leases(0).offset_bytes(), MiB(64).count());
-  EXPECT_EQ(response.leases(0).version(), 3u);
-  EXPECT_EQ(response.leases(1).chunk_id(), 1u);
-}
-
-TEST(ConvertTest, TheLargestRepliesStayBelowTheMessageCap) {
-  InspectReply reply;
-  ChunkInfo chunk;
-  chunk.chunk = ChunkId(UINT64_MAX);
-  chunk.job = JobId(UINT64_MAX);
-  chunk.version = Version(UINT64_MAX);
-  chunk.kind = ChunkKind::kActivation;
-  chunk.on_device = chunk.on_host = chunk.on_ssd = chunk.moving = chunk.torn = true;
-  chunk.leases = UINT32_MAX;
-  reply.chunks.assign(Limits().chunks_per_call, chunk);
-  SessionInfo session;
-  session.job_name = std::string(kMaxJobNameBytes, 'j');
-  session.open = true;
-  session.session = SessionId(UINT64_MAX);
-  session.device_share = session.host_share = session.chunk_size = Bytes(UINT64_MAX);
-  session.kinds.assign(kChunkKinds, {ChunkKind::kActivation, Bytes(UINT64_MAX), Bytes(UINT64_MAX),
-                                     Bytes(UINT64_MAX), Bytes(UINT64_MAX)});
-  session.rank_use = RankUse{Bytes(UINT64_MAX), Bytes(UINT64_MAX)};
-  reply.sessions.assign(Limits{}.sessions, session);
-  v1::InspectNodeResponse response;
-  ToResponse(reply, &response);
-  EXPECT_LT(response.ByteSizeLong(), size_t{1} << 20);
 }
 
 }  // namespace

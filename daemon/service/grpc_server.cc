@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
 
 #include <utility>
 
@@ -50,11 +51,6 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(&builder);
-  // Connections are accepted by StreamAcceptor, because gRPC's own listener has no limits.
-  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> connections =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials());
   // The server points at the services, which GrpcServer therefore owns and destroys after it.
   auto services = MakeServices(context);
   for (const auto& service : services) builder.RegisterService(service.get());
@@ -65,11 +61,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
                            StreamAcceptor::Bind(std::move(options), context->counters));
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC does not start its server");
-  acceptor->Start([connections](int fd) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.fd = fd;
-    connections->HandleNewConnection(&connection);
-  });
+  // Connections are accepted by StreamAcceptor, because gRPC's own listener has no limits. A call
+  // of a connection that gRPC gets like this tells the descriptor (services.cc).
+  acceptor->Start([server = server.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
   return std::unique_ptr<GrpcServer>(
       new GrpcServer(std::move(services), std::move(server), std::move(acceptor)));
 }

@@ -1,164 +1,16 @@
 #include "daemon/service/grpc_server.h"
 
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
-#include <deque>
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "base/mutex.h"
-#include "memtide/v1/admin.grpc.pb.h"
-#include "memtide/v1/chunks.grpc.pb.h"
-#include "memtide/v1/session.grpc.pb.h"
+#include "daemon/service/testing/grpc_server_harness.h"
 
 namespace memtide {
 namespace {
-
-class NoEffects : public EffectSink {
- public:
-  void CarryOut(Effect effect) override { ADD_FAILURE() << "effect " << effect.index(); }
-};
-
-// The engine's place: keeps what it was asked, and answers as a test has said.
-class ScriptedEngine {
- public:
-  void Handle(const Event& event, std::vector<Effect>* effects) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    events_.push_back(event);
-    changed_.SignalAll();
-    if (replies_.empty()) return;
-    Reply reply = std::move(replies_.front());
-    replies_.pop_front();
-    std::visit([&reply](const auto& call) { SetCall(call, &reply, 0); }, event);
-    effects->push_back(std::move(reply));
-  }
-  // To the next event; to `call` where that is not a call itself.
-  void Answer(absl::Status status, decltype(Reply::value) value = {}, CallId call = {})
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    replies_.push_back({call, std::move(status), std::move(value)});
-  }
-  template <typename Wanted>
-  Wanted Next() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    while (events_.empty()) changed_.Wait(&mutex_);
-    const Wanted event = std::get<Wanted>(events_.front());
-    events_.pop_front();
-    return event;
-  }
-  bool Idle() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(&mutex_);
-    return events_.empty();
-  }
-
- private:
-  // Preferred for events that are calls; the other takes the rest.
-  template <typename Call>
-  static auto SetCall(const Call& call, Reply* reply, int preferred)
-      -> decltype(call.call, void()) {
-    reply->call = call.call;
-  }
-  template <typename Other>
-  static void SetCall(const Other& event, Reply* reply, long preferred) {}
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);
-};
-
-class GrpcServerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/tmp/memtide-test-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    directory_ = name;
-    context_.loop = &loop_;
-    context_.tokens = &tokens_;
-    context_.counters = &counters_;
-    context_.node.fastest = Tier::kDevice;
-    context_.node.limits.chunks_per_call = 7;
-    context_.daemon_uid = 7;
-    context_.version = "1.2.3";
-    context_.boot_id = "boot";
-    context_.node.device_uuids = {"another 16 bytes", "sixteen bytes of"};
-    context_.cuda_maps_when_idle = {false, true};
-    context_.warnings = {"no huge pages"};
-    context_.ssd_directories.resize(1);
-    context_.ssd_directories[0].set_path("/fast");
-    auto server = GrpcServer::Start(directory_ + "/grpc.sock", &context_);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    const Token token = tokens_.Mint({SessionId(5), 1000}).value();
-    token_.assign(token.data(), token.size());
-    channel_ = grpc::CreateChannel("unix:" + directory_ + "/grpc.sock",
-                                   grpc::InsecureChannelCredentials());
-    sessions_ = v1::SessionService::NewStub(channel_);
-    chunks_ = v1::ChunkService::NewStub(channel_);
-    admin_ = v1::AdminService::NewStub(channel_);
-  }
-  void TearDown() override {
-    loop_.Stop();
-    server_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-
-  std::unique_ptr<grpc::ClientContext> Context() const {
-    auto context = std::make_unique<grpc::ClientContext>();
-    context->AddMetadata("memtide-token-bin", token_);
-    return context;
-  }
-  static v1::FetchRequest SomeFetch() {
-    v1::FetchRequest request;
-    request.add_chunk_ids(9);
-    return request;
-  }
-  // health.proto, by hand: 1 in field 1 is SERVING, 2 is NOT_SERVING.
-  std::string Health() const {
-    grpc::GenericStub stub(channel_);
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    const grpc::Slice empty;
-    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
-                                      grpc::ByteBuffer(&empty, 1), &queue);
-    call->StartCall();
-    grpc::ByteBuffer response;
-    grpc::Status status;
-    call->Finish(&response, &status, nullptr);
-    void* tag;
-    bool ok;
-    queue.Next(&tag, &ok);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    grpc::Slice slice;
-    EXPECT_TRUE(response.DumpToSingleSlice(&slice).ok());
-    return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-
-  std::string directory_, token_;
-  ScriptedEngine engine_;
-  NoEffects sink_;
-  EdgeCounters counters_;
-  Loop loop_{[this](Instant now, const Event& event, std::vector<Effect>* effects) {
-               engine_.Handle(event, effects);
-             },
-             &sink_, &counters_};
-  TokenTable tokens_;
-  ServiceContext context_;
-  std::unique_ptr<GrpcServer> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::SessionService::Stub> sessions_;
-  std::unique_ptr<v1::ChunkService::Stub> chunks_;
-  std::unique_ptr<v1::AdminService::Stub> admin_;
-};
 
 TEST_F(GrpcServerTest, ACallOfASessionBecomesItsEventAndTheReplyItsResponse) {
   FetchReply reply;
@@ -311,19 +163,27 @@ TEST_F(GrpcServerTest, InspectionNeedsNoTokenAndSaysWhatOnlyTheDaemonKnows) {
   EXPECT_EQ(response.ssd_directories(0).path(), "/fast");
 }
 
-TEST_F(GrpcServerTest, OnlyRootAndTheDaemonsUserMayDrain) {
-  v1::DrainResponse response;
-  grpc::ClientContext none;
-  EXPECT_EQ(admin_->Drain(&none, {}, &response).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(admin_->Drain(Context().get(), {}, &response).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+TEST_F(GrpcServerTest, MetricsAreOfTheEngineUnlessThereAreSomeOfThisSecond) {
+  const auto text = [this] {
+    grpc::ClientContext context;
+    v1::GetMetricsResponse response;
+    EXPECT_TRUE(admin_->GetMetrics(&context, {}, &response).ok());
+    return response.text();
+  };
+  InspectReply reply;
+  reply.chunk_count = 7;
+  engine_.Answer(absl::OkStatus(), reply);
+  EXPECT_EQ(text(), "chunks 7\n");
+  EXPECT_FALSE(engine_.Next<InspectCall>().sessions);
+  // As if they came a second later at the earliest.
+  const Instant future = Now() + std::chrono::hours(1);
+  reply.chunk_count = 8;
+  metrics_.Update(reply, future);
+  EXPECT_EQ(text(), "chunks 8\n");
   EXPECT_TRUE(engine_.Idle());
-  for (const uint32_t uid : {0u, context_.daemon_uid}) {
-    const Token token = tokens_.Mint({SessionId(6), uid}).value();
-    token_.assign(token.data(), token.size());
-    engine_.Answer(absl::OkStatus());
-    EXPECT_TRUE(admin_->Drain(Context().get(), {}, &response).ok()) << uid;
-  }
+  const Instant just = future + MetricsCache::kLasts - std::chrono::milliseconds(1);
+  EXPECT_EQ(metrics_.Recent(just), "chunks 8\n");
+  EXPECT_EQ(metrics_.Recent(future + MetricsCache::kLasts), absl::nullopt);
 }
 
 TEST_F(GrpcServerTest, HealthFollowsTheDaemon) {

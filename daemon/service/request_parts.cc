@@ -3,8 +3,33 @@
 #include "base/status_macros.h"
 
 namespace memtide {
+namespace {
 
-absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments) {
+absl::Status CheckCount(absl::string_view field, size_t count, uint32_t most) {
+  if (count <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", count, "; at most ", most, " a call"));
+}
+
+// A message of two bytes makes a report of about a hundred, so that reports are counted before they
+// are made.
+absl::Status CheckCounts(const ProtoMoments& moments, const Limits& limits) {
+  MEMTIDE_RETURN_IF_ERROR(
+      CheckCount("moments", static_cast<size_t>(moments.size()), limits.moments_per_call));
+  size_t uses = 0, ends = 0;
+  for (const v1::Moment& moment : moments) {
+    uses += static_cast<size_t>(moment.uses_size());
+    ends += moment.ends_iteration();
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckCount("moments.uses", uses, limits.uses_per_call));
+  return CheckCount("moments.ends_iteration", ends, limits.iteration_ends_per_call);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments,
+                                                    const Limits& limits) {
+  MEMTIDE_RETURN_IF_ERROR(CheckCounts(moments, limits));
   std::vector<MomentReport> reports;
   reports.reserve(static_cast<size_t>(moments.size()));
   for (const v1::Moment& moment : moments) {

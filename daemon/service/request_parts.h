@@ -27,8 +27,10 @@ absl::Status CheckKnown(absl::string_view field, Enum value) {
 }
 
 using ProtoMoments = google::protobuf::RepeatedPtrField<v1::Moment>;
-// The engine checks their number.
-absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments);
+// At most limits.moments_per_call, with limits.uses_per_call uses and
+// limits.iteration_ends_per_call ends of iterations in all.
+absl::StatusOr<std::vector<MomentReport>> ToMoments(const ProtoMoments& moments,
+                                                    const Limits& limits);
 
 using ProtoIds = google::protobuf::RepeatedField<uint64_t>;
 // At most limits.chunks_per_call.

@@ -5,10 +5,15 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
+#include "daemon/service/call_messages.h"
 #include "daemon/service/status_table.h"
+#include "daemon/session/seqpacket.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
 #include "memtide/v1/optimizer.grpc.pb.h"
@@ -19,15 +24,29 @@ namespace {
 
 using Context = grpc::CallbackServerContext;
 
-absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Context& context) {
+// gRPC names a connection that it got as a descriptor by the number, "fd:17". The descriptor is
+// open while a call of the connection is, so that the number is that of no other connection.
+absl::StatusOr<OpenCalls::Caller> CallerOf(const Context& context) {
+  const std::string peer = context.peer();
+  absl::string_view number = peer;
+  OpenCalls::Caller caller;
+  MEMTIDE_CHECK(absl::ConsumePrefix(&number, "fd:") && absl::SimpleAtoi(number, &caller.fd))
+      << "a connection from " << peer;
+  MEMTIDE_ASSIGN_OR_RETURN(const Peer known, PeerOf(caller.fd));
+  caller.uid = known.uid;
+  return caller;
+}
+
+absl::StatusOr<Identity> Authenticate(const ServiceContext& service, const Context& context,
+                                      uint32_t uid) {
   const auto& metadata = context.client_metadata();
   // gRPC carries binary values only under names that end with -bin.
   const auto it = metadata.find("memtide-token-bin");
   if (it != metadata.end()) {
-    if (const auto identity =
-            service.tokens->Find(absl::string_view(it->second.data(), it->second.size()))) {
-      return *identity;
-    }
+    const auto identity =
+        service.tokens->Find(absl::string_view(it->second.data(), it->second.size()));
+    // A token that another user has got hold of is worth nothing to that user.
+    if (identity.has_value() && identity->uid == uid) return *identity;
   }
   ++service.counters->calls_unauthenticated;
   return absl::UnauthenticatedError(
@@ -64,6 +83,11 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   ToProto(service.node.limits, response->mutable_limits());
 }
 
+void Fill(const ServiceContext& service, const InspectReply& reply,
+          v1::GetMetricsResponse* response) {
+  response->set_text(service.metrics->Update(reply, Now()));
+}
+
 template <typename ReplyValue, typename Response>
 void Fill(const ServiceContext& service, const ReplyValue& reply, Response* response) {
   ToResponse(reply, response);
@@ -75,11 +99,11 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
 // gRPC runs only its default reactor without passing each call to another thread. That reactor gets
 // no cancellations: a cancelled call waits for its reply in the engine, which bounds such calls,
 // and gRPC drops the reply.
-template <typename ReplyValue, typename Response>
+template <typename ReplyValue, typename Messages>
 class PendingCall final : public Loop::Caller {
  public:
-  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Response* response)
-      : service_(service), reactor_(reactor), response_(response) {}
+  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Messages* messages)
+      : service_(service), reactor_(reactor), messages_(messages) {}
 
   void OnReply(Reply reply) override {
     if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
@@ -87,9 +111,11 @@ class PendingCall final : public Loop::Caller {
       if (reply.status.ok()) {
         const auto* value = std::get_if<ReplyValue>(&reply.value);
         MEMTIDE_CHECK(value != nullptr) << "OK reply of the wrong kind to call " << reply.call;
-        Fill(*service_, *value, response_);
+        Fill(*service_, *value, messages_->response());
+        messages_->charge()->SetReply(messages_->response()->ByteSizeLong());
       }
     }
+    // The messages may be gone when Finish returns.
     reactor_->Finish(ToGrpc(reply.status));
     // tidy(raw-new): a PendingCall is made for one call and ends with its reply.
     delete this;
@@ -98,33 +124,67 @@ class PendingCall final : public Loop::Caller {
  private:
   const ServiceContext* const service_;
   grpc::ServerUnaryReactor* const reactor_;
-  Response* const response_;
+  Messages* const messages_;
 };
 
 grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status) {
+  // The refusal may wait long for a client that does not read.
+  context->GetRpcAllocatorState()->FreeRequest();
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
-template <typename ReplyValue, typename CallEvent, typename Response>
+// REQUIRES: the method has its CallMessagesAllocator.
+template <typename Request, typename Response>
+CallMessages<Request, Response>* MessagesOf(Context* context) {
+  return static_cast<CallMessages<Request, Response>*>(context->GetRpcAllocatorState());
+}
+
+// Charges the call to its user. `event` has been made of the request, which is freed.
+template <typename ReplyValue, typename CallEvent, typename Messages>
 grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* context, CallEvent event,
-                                   Response* response) {
+                                   Messages* messages) {
+  messages->FreeRequest();
   // The loop may run in this thread and finish the call before Call returns (decision 5), so the
   // reactor is fetched first.
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   event.call = service->loop->NewCall();
   service->loop->Call(std::move(event),
                       // tidy(raw-new): deletes itself with its reply.
-                      new PendingCall<ReplyValue, Response>(service, reactor, response));
+                      new PendingCall<ReplyValue, Messages>(service, reactor, messages));
   return reactor;
+}
+
+// Without these calls a session ends, or keeps what others wait for. Their replies are empty.
+template <typename Request>
+inline constexpr bool kAlwaysTaken =
+    std::is_same_v<Request, v1::RenewRequest> || std::is_same_v<Request, v1::CloseRequest> ||
+    std::is_same_v<Request, v1::ReleaseRequest>;
+
+// What the replies of calls without a session may have: a listing is held below 1 MiB.
+constexpr size_t kListingBytes = 1 << 20, kSumsBytes = 64 << 10;
+
+// Charges a call that has arrived to its user. `reply_bytes`: what its reply may have; a session's
+// calls are limited where they wait.
+template <typename Request, typename Messages>
+absl::StatusOr<OpenCalls::Caller> Begin(const ServiceContext* service, const Context& context,
+                                        Messages* messages, size_t reply_bytes = 0) {
+  MEMTIDE_ASSIGN_OR_RETURN(const OpenCalls::Caller caller, CallerOf(context));
+  const absl::Status status = service->calls->Begin(caller, reply_bytes, messages->charge());
+  if (status.ok() || kAlwaysTaken<Request>) return caller;
+  ++service->counters->calls_unread;
+  return status;
 }
 
 // A call of a session, which the token identifies.
 template <typename ReplyValue, typename Request, typename Response>
 grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* context,
-                                      const Request& request, Response* response) {
-  const auto identity = Authenticate(*service, *context);
+                                      const Request& request, Response*) {
+  auto* const messages = MessagesOf<Request, Response>(context);
+  const auto caller = Begin<Request>(service, *context, messages);
+  if (!caller.ok()) return FinishNow(context, caller.status());
+  const auto identity = Authenticate(*service, *context, caller->uid);
   if (!identity.ok()) return FinishNow(context, identity.status());
   auto event = ToEvent(request, service->node);
   if (!event.ok()) {
@@ -134,14 +194,19 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   // The session comes from the token and not from the request, so that no client can act for
   // another.
   event->session = identity->session;
-  return PostCall<ReplyValue>(service, context, *std::move(event), response);
+  return PostCall<ReplyValue>(service, context, *std::move(event), messages);
 }
+
+#define MEMTIDE_CALL_MESSAGES(Method, Request, Response)            \
+  CallMessagesAllocator<Request, Response> messages_of_##Method##_{ \
+      [this](auto* messages) { this->SetMessageAllocatorFor_##Method(messages); }};
 
 #define MEMTIDE_SESSION_METHOD(Method, ReplyValue)                                       \
   grpc::ServerUnaryReactor* Method(Context* context, const v1::Method##Request* request, \
                                    v1::Method##Response* response) override {            \
     return SessionCall<ReplyValue>(service_, context, *request, response);               \
-  }
+  }                                                                                      \
+  MEMTIDE_CALL_MESSAGES(Method, v1::Method##Request, v1::Method##Response)
 
 class SessionServiceHandlers final : public v1::SessionService::CallbackService {
  public:
@@ -188,43 +253,83 @@ class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackServ
 
 #undef MEMTIDE_SESSION_METHOD
 
+// No call but Drain needs a session, so that operators can look at a node that has its limit of
+// sessions.
 class AdminServiceHandlers final : public v1::AdminService::CallbackService {
  public:
   explicit AdminServiceHandlers(const ServiceContext* service) : service_(service) {}
 
-  // Inspection needs no session, so that operators can look at a node that has its limit of
-  // sessions.
   grpc::ServerUnaryReactor* InspectNode(Context* context, const v1::InspectNodeRequest* request,
-                                        v1::InspectNodeResponse* response) override {
+                                        v1::InspectNodeResponse*) override {
+    auto* const messages = MessagesOf<v1::InspectNodeRequest, v1::InspectNodeResponse>(context);
+    const bool lists = request->sessions() || request->max_chunks() > 0;
+    const auto caller = Begin<v1::InspectNodeRequest>(service_, *context, messages,
+                                                      lists ? kListingBytes : kSumsBytes);
+    if (!caller.ok()) return FinishNow(context, caller.status());
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
-    return PostCall<InspectReply>(service_, context, *event, response);
+    event->viewer = ViewerOf(caller->uid);
+    return PostCall<InspectReply>(service_, context, *event, messages);
   }
 
-  // Like InspectNode, this call needs no token.
   grpc::ServerUnaryReactor* GetTrace(Context* context, const v1::GetTraceRequest* request,
-                                     v1::Trace* response) override {
+                                     v1::Trace*) override {
+    auto* const messages = MessagesOf<v1::GetTraceRequest, v1::Trace>(context);
+    const auto caller = Begin<v1::GetTraceRequest>(service_, *context, messages);
+    if (!caller.ok()) return FinishNow(context, caller.status());
+    const absl::Status room = service_->calls->BeginTrace(*messages->charge(), Now());
+    if (!room.ok()) return FinishNow(context, room);
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
-    return PostCall<TraceReply>(service_, context, *event, response);
+    event->viewer = ViewerOf(caller->uid);
+    return PostCall<TraceReply>(service_, context, *event, messages);
   }
 
-  grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest* request,
-                                  v1::DrainResponse* response) override {
-    const auto identity = Authenticate(*service_, *context);
+  grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest*,
+                                  v1::DrainResponse*) override {
+    auto* const messages = MessagesOf<v1::DrainRequest, v1::DrainResponse>(context);
+    const auto caller = Begin<v1::DrainRequest>(service_, *context, messages);
+    if (!caller.ok()) return FinishNow(context, caller.status());
+    const auto identity = Authenticate(*service_, *context, caller->uid);
     if (!identity.ok()) return FinishNow(context, identity.status());
     // A drained daemon takes no new sessions, of any user, so not every user may drain it.
-    if (identity->uid != 0 && identity->uid != service_->daemon_uid) {
+    if (!IsOperator(identity->uid)) {
       return FinishNow(context, absl::PermissionDeniedError(absl::StrCat(
                                     "uid ", identity->uid, " may not drain the node; root and uid ",
                                     service_->daemon_uid, " may")));
     }
-    return PostCall<std::monostate>(service_, context, DrainCall{}, response);
+    return PostCall<std::monostate>(service_, context, DrainCall{}, messages);
   }
 
+  grpc::ServerUnaryReactor* GetMetrics(Context* context, const v1::GetMetricsRequest*,
+                                       v1::GetMetricsResponse*) override {
+    auto* const messages = MessagesOf<v1::GetMetricsRequest, v1::GetMetricsResponse>(context);
+    const auto caller = Begin<v1::GetMetricsRequest>(service_, *context, messages, kSumsBytes);
+    if (!caller.ok()) return FinishNow(context, caller.status());
+    if (absl::optional<std::string> text = service_->metrics->Recent(Now())) {
+      messages->response()->set_text(*std::move(text));
+      messages->charge()->SetReply(messages->response()->ByteSizeLong());
+      return FinishNow(context, absl::OkStatus());
+    }
+    return PostCall<InspectReply>(service_, context, InspectCall{}, messages);
+  }
+
+  MEMTIDE_CALL_MESSAGES(InspectNode, v1::InspectNodeRequest, v1::InspectNodeResponse)
+  MEMTIDE_CALL_MESSAGES(GetTrace, v1::GetTraceRequest, v1::Trace)
+  MEMTIDE_CALL_MESSAGES(GetMetrics, v1::GetMetricsRequest, v1::GetMetricsResponse)
+  MEMTIDE_CALL_MESSAGES(Drain, v1::DrainRequest, v1::DrainResponse)
+
  private:
+  bool IsOperator(uint32_t uid) const { return uid == 0 || uid == service_->daemon_uid; }
+  // Operators see the jobs of all users.
+  absl::optional<uint32_t> ViewerOf(uint32_t uid) const {
+    return IsOperator(uid) ? absl::nullopt : absl::make_optional(uid);
+  }
+
   const ServiceContext* const service_;
 };
+
+#undef MEMTIDE_CALL_MESSAGES
 
 }  // namespace
 

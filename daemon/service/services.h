@@ -1,5 +1,8 @@
 // The gRPC services: authenticate, convert, post, convert back.
 //
+// A caller's uid is what the kernel says of its connection; a token counts only from the uid that
+// it was given to.
+//
 // The handlers use gRPC's callback API and never block: a call waits as a reactor that the Loop
 // finishes, usually before the handler has returned. A call that its client cancels continues, and
 // gRPC drops its reply. services.cc lists every method of the services once.
@@ -17,6 +20,8 @@
 #include "daemon/metrics/edge_counters.h"
 #include "daemon/service/convert.h"
 #include "daemon/service/loop.h"
+#include "daemon/service/metrics_cache.h"
+#include "daemon/service/open_calls.h"
 #include "daemon/session/token_table.h"
 
 namespace memtide {
@@ -25,9 +30,12 @@ namespace memtide {
 struct ServiceContext {
   Loop* loop = nullptr;
   const TokenTable* tokens = nullptr;
+  OpenCalls* calls = nullptr;
   EdgeCounters* counters = nullptr;
+  MetricsCache* metrics = nullptr;
   NodeDefaults node;
-  uint32_t daemon_uid = 0;  // The uid that may drain the node, besides root.
+  // The uid that may drain the node and sees all jobs, besides root.
+  uint32_t daemon_uid = 0;
   std::string version;
   std::string boot_id;
   // By the number of the device; see OpenResponse.cuda_maps_when_idle.

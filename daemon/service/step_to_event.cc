@@ -73,9 +73,15 @@ absl::Status ToStates(absl::string_view field, const ProtoPlaces& places,
   return absl::OkStatus();
 }
 
-// Only converts. optimizer::Validate() checks places and sizes, with the chunk size that the engine
-// knows.
-absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request) {
+// Only counts and converts. optimizer::Validate() checks places and sizes, with the chunk size that
+// the engine knows.
+absl::StatusOr<optimizer::Work> ToWork(const v1::StepRequest& request, const Limits& limits) {
+  // A message of two bytes makes a piece of two hundred.
+  const int pieces = request.pieces_size() + request.copies_size();
+  if (static_cast<uint32_t>(pieces) > limits.step_pieces) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pieces: ", pieces, " with copies; at most ", limits.step_pieces, " a call"));
+  }
   optimizer::Work work;
   MEMTIDE_ASSIGN_OR_RETURN(work.rule, ToRule(request));
   work.step = request.step();
@@ -156,11 +162,11 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
   StepCall event;
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   event.reads = request.reads();
-  MEMTIDE_ASSIGN_OR_RETURN(optimizer::Work work, ToWork(request));
+  MEMTIDE_ASSIGN_OR_RETURN(optimizer::Work work, ToWork(request, node.limits));
   // The work is shared, because the engine passes it on to the threads that compute, without a
   // copy.
   event.work = std::make_shared<const optimizer::Work>(std::move(work));
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));
   return event;
@@ -172,7 +178,7 @@ absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const Node
   event.reads = request.reads();
   event.part = request.part_id();
   MEMTIDE_ASSIGN_OR_RETURN(event.contents, ToContents(request));
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));
   return event;

@@ -62,6 +62,32 @@ absl::StatusOr<absl::optional<uint32_t>> ToDevice(const v1::OpenRequest& request
       known.size(), " devices; see memtided --list-gpus, and choose GPUs by --device"));
 }
 
+// Whether `text`, in UTF-8, has a control character: U+0000 to U+001F, or U+007F to U+009F.
+bool HasControlCharacter(absl::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7F) return true;
+    if (byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Job names are printed on terminals of other users.
+absl::Status CheckJobName(const std::string& name) {
+  if (name.size() > kMaxJobNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job_name: ", name.size(), " bytes; at most ", kMaxJobNameBytes));
+  }
+  if (HasControlCharacter(name)) {
+    return absl::InvalidArgumentError(absl::StrCat("job_name: \"", absl::CEscape(name),
+                                                   "\" has a control character; use printable "
+                                                   "ones only"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRanks(const v1::OpenRequest& request) {
   if (request.ranks() > kMaxRanks) {
     return absl::InvalidArgumentError(
@@ -88,10 +114,7 @@ absl::Status CheckRanks(const v1::OpenRequest& request) {
 
 absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node) {
   OpenCall event;
-  if (request.job_name().size() > kMaxJobNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("job_name: ", request.job_name().size(),
-                                                   " bytes; at most ", kMaxJobNameBytes));
-  }
+  MEMTIDE_RETURN_IF_ERROR(CheckJobName(request.job_name()));
   event.job_name = request.job_name();
   MEMTIDE_RETURN_IF_ERROR(CheckRanks(request));
   event.rank = request.rank();
@@ -179,7 +202,7 @@ absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDef
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("wait_policy", request.wait_policy()));
   // A fetch waits unless the client forbids it.
   event.wait = request.wait_policy() != v1::WAIT_POLICY_NO_WAIT;
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));
   return event;
@@ -247,7 +270,7 @@ absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const N
 
 absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node) {
   ReportCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments()));
+  MEMTIDE_ASSIGN_OR_RETURN(event.moments, ToMoments(request.moments(), node.limits));
   return event;
 }
 

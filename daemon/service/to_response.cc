@@ -225,6 +225,13 @@ void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response) {
   response->set_waiting_calls(reply.waiting_calls);
   response->set_transfers_in_flight(reply.transfers_in_flight);
   response->set_draining(reply.draining);
+  response->set_next_chunk(reply.next_chunk);
+  v1::OthersUse* const others = response->mutable_others();
+  others->set_session_count(reply.others.sessions);
+  others->set_job_count(reply.others.jobs);
+  others->set_chunk_count(reply.others.chunks);
+  others->set_device_share_bytes(reply.others.device_share.count());
+  others->set_host_share_bytes(reply.others.host_share.count());
 }
 
 }  // namespace memtide

@@ -181,6 +181,8 @@ void FdServer::PostQuiet() {
 
 void FdServer::AcceptAll() {
   for (;;) {
+    // Another thread may have taken the descriptor before the spare one was opened again.
+    if (spare_fd_ < 0) spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
     int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare_fd_ >= 0) {
       // A connection that stays in the queue keeps epoll awake, so it is accepted with the spare

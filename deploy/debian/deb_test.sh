@@ -29,6 +29,10 @@ done <<'FILES'
 644 etc/default/memtided
 644 etc/needrestart/conf.d/memtide.conf
 755 usr/lib/memtide/before-start
+644 lib/systemd/system/memtide-metrics.service
+644 lib/systemd/system/memtide-metrics-token.service
+755 usr/lib/memtide/make_metrics_token
+644 usr/lib/memtide/python/memtide/_metrics/__main__.py
 644 usr/share/memtide/grafana/memtide.json
 644 usr/share/memtide/prometheus/rules.yml
 644 usr/share/doc/memtide/copyright

@@ -138,5 +138,25 @@ TEST(DaemonLifecycleTest, SettingsThatCannotWorkEndItWithStatusTwo) {
   EXPECT_TRUE(Contains(setting.log(), "host_pool_bytes")) << setting.log();
 }
 
+// Each message that cannot be parsed would be a line of 217 bytes.
+TEST(DaemonLifecycleTest, ClientsDoNotWriteToTheLog) {
+  const ScratchDirectory scratch;
+  DaemonProcess daemon(DaemonProcess::SmallFlags(scratch.path()));
+  ASSERT_TRUE(daemon.WaitUntilReady()) << daemon.log();
+  const std::string ready = daemon.log();
+  // The hello of a program whose name is not UTF-8.
+  const std::string hello("\x08\x01\x12\x02\xff\xfe", 6);
+  const int fd = ConnectSeqPacket(scratch.path() + "/s/fd.sock");
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), 6);
+  char frame[4096];
+  EXPECT_GT(recv(fd, frame, sizeof(frame), 0), 0) << "the refusal";
+  close(fd);
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.log();
+  EXPECT_FALSE(Contains(daemon.log(), "protobuf")) << daemon.log();
+  EXPECT_FALSE(Contains(daemon.log(), "UTF-8")) << daemon.log();
+}
+
 }  // namespace
 }  // namespace memtide

@@ -1,11 +1,14 @@
-"""A real Prometheus scrapes a real memtided; the shipped rules and dashboard match its metrics.
+"""A real Prometheus scrapes a real memtided through memtide-metrics, by the shipped configuration;
+the shipped rules and dashboard match the metrics.
 
-Arguments: memtided, prometheus.yml, rules.yml, the Grafana dashboard.
+Arguments: memtided, libmemtide.so, make_metrics_token.sh, prometheus.yml, rules.yml, the Grafana
+dashboard. Runs in the folder that has pyclient/.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -13,24 +16,26 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import IO, Any
 
-DAEMON, PROMETHEUS_CONFIG, RULES, DASHBOARD = (
+DAEMON, LIBRARY, MAKE_TOKEN, PROMETHEUS_CONFIG, RULES, DASHBOARD = (
     Path(argument).resolve() for argument in sys.argv[1:]
 )
+_TOKEN_PATH = "/etc/memtide/metrics_token"
 _PATIENCE_S = 40.0
 _MIB = 1 << 20
 
 
-def _wait_for_line(log: IO[str], text: str) -> None:
+def _wait_for_line(log: IO[str], text: str) -> str:
     lines = []
     for line in log:
         lines.append(line)
         if text in line:
-            return
+            return line
     raise AssertionError(f"ended without saying {text!r}:\n{''.join(lines)}")
 
 
@@ -41,14 +46,16 @@ def _free_port() -> int:
         return port
 
 
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response:
+def _get(url: str, token: str = "") -> str:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as response:
         body: bytes = response.read()
         return body.decode()
 
 
 class PrometheusTest(unittest.TestCase):
-    """One daemon and one Prometheus for all tests."""
+    """One daemon, one memtide-metrics and one Prometheus for all tests."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -64,28 +71,47 @@ class PrometheusTest(unittest.TestCase):
                 "--device-pool=16MiB",
                 "--host-pool=64MiB",
                 "--ssd-pool=128MiB",
-                "--metrics-address=127.0.0.1:0",
             ],
             " serves ",
         )
-        cls.metrics_address = (cls.root / "s/metrics_address").read_text().strip()
+        cls.token_file = cls.root / "etc/metrics_token"
+        subprocess.run(["sh", MAKE_TOKEN, cls.token_file], check=True)
+        line = cls._start(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "memtide._metrics",
+                f"--socket-dir={cls.root}/s",
+                f"--token-file={cls.token_file}",
+                "--address=127.0.0.1:0",
+            ],
+            " serves ",
+            PYTHONPATH=str(Path("pyclient").resolve()),
+            MEMTIDE_LIBRARY=str(LIBRARY),
+        )
+        cls.metrics_url = line.split(" serves ")[1].strip()
         cls.api = f"http://127.0.0.1:{cls._start_prometheus()}/api/v1/"
 
     @classmethod
-    def _start(cls, command: list[str], ready: str) -> None:
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def _start(cls, command: list[str], ready: str, **environment: str) -> str:
+        """Starts a program, and returns the line of its log that has `ready`."""
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
         cls.addClassCleanup(process.wait)
         cls.addClassCleanup(process.terminate)
         assert process.stderr is not None
         cls.addClassCleanup(process.stderr.close)
-        _wait_for_line(process.stderr, ready)
+        return _wait_for_line(process.stderr, ready)
 
     @classmethod
     def _start_prometheus(cls) -> int:
-        """The shipped configuration with the test's address and a shorter interval."""
+        """The shipped configuration with the test's address and token, and a shorter interval."""
         text = PROMETHEUS_CONFIG.read_text()
         for old, new in (
-            ("127.0.0.1:9464", cls.metrics_address),
+            ("127.0.0.1:9464", urllib.parse.urlsplit(cls.metrics_url).netloc),
+            (_TOKEN_PATH, str(cls.token_file)),
             ("scrape_interval: 5s", "scrape_interval: 1s"),
         ):
             assert old in text, f"prometheus.yml does not say {old!r}"
@@ -130,7 +156,7 @@ class PrometheusTest(unittest.TestCase):
         self.assertTrue(version.stdout.startswith(f"memtided {served} ("), version.stdout)
 
     def test_rules_and_dashboard_use_only_metrics_that_are_served(self) -> None:
-        served = set(re.findall(r"^# TYPE (memtide_\w+)", _get(self.metrics_url()), re.MULTILINE))
+        served = set(re.findall(r"^# TYPE (memtide_\w+)", self.metrics(), re.MULTILINE))
         self.assertGreater(len(served), 20)
         for path in (RULES, DASHBOARD):
             used = set(re.findall(r"(?<![\w:])memtide_\w+", path.read_text()))
@@ -139,22 +165,37 @@ class PrometheusTest(unittest.TestCase):
 
     def test_the_dashboard_shows_every_metric_that_grows_or_fills(self) -> None:
         shown = DASHBOARD.read_text()
-        served = re.findall(r"^# TYPE (memtide_\w+)", _get(self.metrics_url()), re.MULTILINE)
+        served = re.findall(r"^# TYPE (memtide_\w+)", self.metrics(), re.MULTILINE)
         self.assertEqual([name for name in served if name not in shown], ["memtide_draining"])
 
     def test_a_scrape_is_checked_by_promtool(self) -> None:
         check = subprocess.run(
             ["promtool", "check", "metrics"],
-            input=_get(self.metrics_url()),
+            input=self.metrics(),
             capture_output=True,
             text=True,
         )
         ours = [line for line in check.stdout.splitlines() if line.startswith("memtide_")]
         self.assertEqual(ours, [], check.stdout)
 
-    def metrics_url(self) -> str:
-        """The address of the daemon's metrics."""
-        return f"http://{self.metrics_address}/metrics"
+    def test_strangers_get_nothing(self) -> None:
+        for token in ("", "0" * 64):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                _get(self.metrics_url, token)
+            self.assertEqual(refused.exception.code, 401)
+            refused.exception.close()
+
+    def test_the_token_is_made_once_and_is_secret(self) -> None:
+        token = self.token_file.read_text()
+        self.assertRegex(token, "^[0-9a-f]{64}$")
+        self.assertEqual(self.token_file.stat().st_mode & 0o7777, 0o640)
+        self.assertEqual(
+            [path.name for path in self.token_file.parent.iterdir()], ["metrics_token"]
+        )
+
+    def metrics(self) -> str:
+        """What a scraper with the token gets."""
+        return _get(self.metrics_url, self.token_file.read_text())
 
 
 class RulesTest(unittest.TestCase):
@@ -163,7 +204,9 @@ class RulesTest(unittest.TestCase):
     def test_promtool_accepts_the_configuration_and_the_rules(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             for path in (PROMETHEUS_CONFIG, RULES, RULES.with_name("rules_test.yml")):
-                (Path(directory) / path.name).write_text(path.read_text())
+                text = path.read_text().replace(_TOKEN_PATH, "token")
+                (Path(directory) / path.name).write_text(text)
+            (Path(directory) / "token").write_text("secret")
             for arguments in (
                 ["check", "config", "prometheus.yml"],
                 ["check", "rules", "rules.yml"],

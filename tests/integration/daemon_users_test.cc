@@ -18,6 +18,7 @@ namespace memtide {
 namespace {
 
 constexpr uid_t kNobody = 65534;
+constexpr size_t kTokenBytes = 32;
 
 // Runs `body` in a process of that user and group; returns its result.
 int As(uid_t uid, gid_t gid, const std::function<int()>& body) {
@@ -49,6 +50,50 @@ TEST_F(DaemonUsersTest, AStrangerCannotConnectEvenWhereTheDirectoryIsOpen) {
   EXPECT_EQ(As(kNobody, kNobody, connect_errno), EACCES) << "the directory keeps strangers out";
   ASSERT_EQ(chmod((scratch_.path() + "/s").c_str(), 0755), 0);
   EXPECT_EQ(As(kNobody, kNobody, connect_errno), EACCES) << "the socket keeps strangers out";
+}
+
+// The child starts gRPC, which must not run in this process before.
+TEST_F(DaemonUsersTest, AMemberOfTheGroupLearnsSumsOfOthersAndCannotUseTheirTokens) {
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    close(ready[1]);
+    std::string token(kTokenBytes, '\0');
+    if (read(ready[0], token.data(), token.size()) != static_cast<ssize_t>(token.size())) _exit(1);
+    if (setgroups(0, nullptr) != 0 || setgid(0) != 0 || setuid(kNobody) != 0) _exit(2);
+    Session nobody(scratch_.path() + "/s");
+    v1::InspectNodeRequest request;
+    request.set_sessions(true);
+    request.set_max_chunks(100);
+    grpc::ClientContext context;
+    v1::InspectNodeResponse node;
+    if (!nobody.admin().InspectNode(&context, request, &node).ok()) _exit(3);
+    if (node.sessions_size() != 1 || node.sessions(0).uid() != kNobody) _exit(4);
+    if (node.chunks_size() != 0 || node.chunk_count() != 2) _exit(5);
+    if (node.others().session_count() != 1 || node.others().job_count() != 1) _exit(6);
+    if (node.others().chunk_count() != 2 || node.others().host_share_bytes() == 0) _exit(7);
+    grpc::ClientContext of_trace;
+    v1::Trace trace;
+    const grpc::Status traced = nobody.admin().GetTrace(&of_trace, {}, &trace);
+    if (traced.error_code() != grpc::StatusCode::NOT_FOUND) _exit(8);
+    grpc::ClientContext stolen;
+    stolen.AddMetadata("memtide-token-bin", token);
+    v1::RenewResponse renewed;
+    const grpc::Status status = nobody.sessions().Renew(&stolen, {}, &renewed);
+    _exit(status.error_code() == grpc::StatusCode::UNAUTHENTICATED ? 0 : 9);
+  }
+  close(ready[0]);
+  Session root(scratch_.path() + "/s");
+  root.Open();
+  EXPECT_EQ(root.Allocate(2).size(), 2u);
+  const std::string token = root.first_frame().welcome().token();
+  ASSERT_EQ(write(ready[1], token.data(), token.size()), static_cast<ssize_t>(token.size()));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  close(ready[1]);
 }
 
 TEST_F(DaemonUsersTest, AMemberOfTheGroupConnectsAsTheUserItIs) {

@@ -10,7 +10,7 @@ import re
 # those for types count, so that no circle can hide.
 LAYERS = (
     ("__main__",),
-    ("_cli",),
+    ("_cli", "_metrics"),
     ("_launch", "_api"),
     ("_torch_hooks",),
     ("_activations",),

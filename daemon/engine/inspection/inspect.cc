@@ -8,62 +8,120 @@
 
 namespace memtide {
 
-std::vector<KindUsage> EngineState::Kinds(const Job* job) const {
+namespace {
+
+// A walk over 16,384 chunks takes less than a millisecond. Sums over more are used again for
+// kSumsLast, so that no series of inspections holds up other calls.
+constexpr size_t kAlwaysWalked = 1 << 14;
+constexpr Duration kSumsLast = std::chrono::milliseconds(100);
+// Entries of the chunk table that one page examines: other users may have all of them.
+constexpr size_t kExaminedPerPage = 1 << 16;
+
+std::vector<KindUsage> NoUsage() {
   std::vector<KindUsage> kinds(kChunkKinds);
   for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
-  std::set<const CommonContent*> counted;
-  for (uint32_t i = 0; i < chunks_.size(); ++i) {
-    const Chunk& chunk = chunks_[ChunkIndex(i)];
-    if (!chunk.live() || (job != nullptr && chunk.job != job)) continue;
-    KindUsage& kind = kinds[static_cast<int>(chunk.kind)];
-    const Bytes size = chunk.job->chunk_size;
-    // What sessions have in common is counted once among all jobs.
-    if (job == nullptr && chunk.common != nullptr && !counted.insert(chunk.common).second) {
-      kind.shared += size;
-      continue;
-    }
-    kind.allocated += size;
-    const size_t names = chunk.job->names.NamesOf(ChunkIndex(i)).size();
-    if (names > 1) kind.shared += size * (names - 1);
-    // A chunk may have valid copies on several tiers, so these sums may exceed what is allocated.
-    if (chunk.valid_at(Tier::kDevice)) kind.device += size;
-    if (chunk.valid_at(Tier::kHost)) kind.host += size;
-    if (chunk.valid_at(Tier::kSsd)) kind.ssd += size;
-  }
   return kinds;
 }
 
-// By ranks' sessions, what their ids name.
-std::map<SessionId, RankUse> EngineState::RankUses() const {
-  std::map<SessionId, RankUse> uses;
+void Add(const Chunk& chunk, size_t names, std::vector<KindUsage>* kinds) {
+  KindUsage& kind = (*kinds)[static_cast<int>(chunk.kind)];
+  const Bytes size = chunk.job->chunk_size;
+  kind.allocated += size;
+  if (names > 1) kind.shared += size * (names - 1);
+  // A chunk may have valid copies on several tiers, so these sums may exceed what is allocated.
+  if (chunk.valid_at(Tier::kDevice)) kind.device += size;
+  if (chunk.valid_at(Tier::kHost)) kind.host += size;
+  if (chunk.valid_at(Tier::kSsd)) kind.ssd += size;
+}
+
+}  // namespace
+
+EngineState::ChunkSums EngineState::SumChunks() const {
+  ChunkSums sums{now_, NoUsage(), {}, {}};
+  for (const auto& [id, job] : jobs_) sums.of_jobs.emplace(id, NoUsage());
   for (const auto& [id, session] : sessions_) {
     if (session.job == nullptr || !session.job->shares_contents()) continue;
-    uses.emplace(id, RankUse());
+    sums.of_ranks.emplace(id, RankUse());
   }
-  if (uses.empty()) return uses;
+  std::set<const CommonContent*> counted;
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[ChunkIndex(i)];
-    if (!chunk.live() || !chunk.job->shares_contents()) continue;
+    if (!chunk.live()) continue;
     const Bytes size = chunk.job->chunk_size;
     const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
+    Add(chunk, names.size(), &sums.of_jobs.at(chunk.job->id));
+    // What sessions have in common is counted once among all jobs.
+    if (chunk.common != nullptr && !counted.insert(chunk.common).second) {
+      sums.all[static_cast<int>(chunk.kind)].shared += size;
+    } else {
+      Add(chunk, names.size(), &sums.all);
+    }
+    if (!chunk.job->shares_contents()) continue;
     if (names.empty()) {
-      const auto own = uses.find(chunk.owner);
-      if (own != uses.end()) own->second.named += size;
+      const auto own = sums.of_ranks.find(chunk.owner);
+      if (own != sums.of_ranks.end()) own->second.named += size;
     }
     for (const Name& name : names) {
-      const auto use = uses.find(name.owner);
-      if (use == uses.end()) continue;
+      const auto use = sums.of_ranks.find(name.owner);
+      if (use == sums.of_ranks.end()) continue;
       use->second.named += size;
       if (names.size() > 1) use->second.shared += size;
     }
   }
-  return uses;
+  return sums;
+}
+
+// REQUIRES: chunk_sums_ is set. A job that is younger than it has no chunks in it.
+void EngineState::ListSession(const Session& session, InspectReply* seen) const {
+  SessionInfo info;
+  info.session = session.id;
+  info.uid = session.uid;
+  info.pid = session.pid;
+  info.leases = session.leases.value();
+  // A session has its job before the Open is answered.
+  info.open = session.job != nullptr && !session.opening;
+  if (info.open) {
+    const Job& job = *session.job;
+    info.job = job.id;
+    info.job_name = job.name;
+    info.rank = session.rank;
+    info.ranks = job.ranks;
+    info.chunk_size = job.chunk_size;
+    info.device = job.share(Tier::kDevice).pool().device;
+    info.device_share = job.share(Tier::kDevice).bytes();
+    info.host_share = job.share(Tier::kHost).bytes();
+    info.host_balloon = info.chunk_size * job.share(Tier::kHost).balloon();
+    const auto kinds = chunk_sums_->of_jobs.find(job.id);
+    info.kinds = kinds == chunk_sums_->of_jobs.end() ? NoUsage() : kinds->second;
+    const auto use = chunk_sums_->of_ranks.find(session.id);
+    if (use != chunk_sums_->of_ranks.end()) info.rank_use = use->second;
+  }
+  seen->sessions.push_back(std::move(info));
+}
+
+// The chunks come in pages, because a reply with all of them would exceed the largest message.
+void EngineState::ListChunks(const InspectCall& event, InspectReply* seen) const {
+  const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
+  if (most == 0) return;
+  const size_t end = std::min<size_t>(chunks_.size(), event.first_chunk + kExaminedPerPage);
+  size_t i = event.first_chunk;
+  for (; i < end && seen->chunks.size() < most; ++i) {
+    const ChunkIndex index(static_cast<uint32_t>(i));
+    if (!chunks_[index].live()) continue;
+    if (event.viewer.value_or(chunks_[index].job->uid) != chunks_[index].job->uid) continue;
+    seen->chunks.push_back(InfoOf(index));
+  }
+  if (i < chunks_.size()) seen->next_chunk = static_cast<uint32_t>(i);
 }
 
 void EngineState::On(const InspectCall& event) {
+  const bool is_old = !chunk_sums_.has_value() || chunks_.size() <= kAlwaysWalked ||
+                      now_ - chunk_sums_->at >= kSumsLast;
+  if (is_old) chunk_sums_ = SumChunks();
+  const auto is_shown = [&event](uint32_t uid) { return event.viewer.value_or(uid) == uid; };
   InspectReply seen;
   for (const Pool pool : ledger_.Pools()) seen.pools.push_back(ledger_.Usage(pool));
-  seen.kinds = Kinds(nullptr);
+  seen.kinds = chunk_sums_->all;
   seen.counters = counters_;
   seen.limits = options_.limits;
   seen.session_count = static_cast<uint32_t>(sessions_.size());
@@ -74,42 +132,22 @@ void EngineState::On(const InspectCall& event) {
   for (const auto& [id, job] : jobs_) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());
+    if (is_shown(job->uid)) continue;
+    seen.others.jobs += job->contents == nullptr;  // The hidden one is part of those that use it.
+    seen.others.chunks += job->members.live();
+    seen.others.device_share += job->share(Tier::kDevice).bytes();
+    seen.others.host_share += job->share(Tier::kHost).bytes();
   }
   seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
   seen.draining = draining_;
-  const std::map<SessionId, RankUse> rank_uses =
-      event.sessions ? RankUses() : std::map<SessionId, RankUse>();
   for (const auto& [id, session] : sessions_) {
-    if (!event.sessions) break;
-    SessionInfo info;
-    info.session = id;
-    info.uid = session.uid;
-    info.pid = session.pid;
-    info.leases = session.leases.value();
-    // A session has its job before the Open is answered.
-    info.open = session.job != nullptr && !session.opening;
-    if (info.open) {
-      info.job = session.job->id;
-      info.job_name = session.job->name;
-      info.rank = session.rank;
-      info.ranks = session.job->ranks;
-      info.chunk_size = session.job->chunk_size;
-      info.device = session.job->share(Tier::kDevice).pool().device;
-      info.device_share = session.job->share(Tier::kDevice).bytes();
-      info.host_share = session.job->share(Tier::kHost).bytes();
-      info.host_balloon = info.chunk_size * session.job->share(Tier::kHost).balloon();
-      info.kinds = Kinds(session.job);
-      const auto use = rank_uses.find(id);
-      if (use != rank_uses.end()) info.rank_use = use->second;
+    if (!is_shown(session.uid)) {
+      ++seen.others.sessions;
+    } else if (event.sessions) {
+      ListSession(session, &seen);
     }
-    seen.sessions.push_back(std::move(info));
   }
-  // The chunks come in pages, because a reply with all of them would exceed the largest message.
-  const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
-  for (size_t i = event.first_chunk; i < chunks_.size() && seen.chunks.size() < most; ++i) {
-    const ChunkIndex index(static_cast<uint32_t>(i));
-    if (chunks_[index].live()) seen.chunks.push_back(InfoOf(index));
-  }
+  ListChunks(event, &seen);
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(seen);

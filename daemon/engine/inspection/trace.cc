@@ -39,11 +39,13 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   return move;
 }
 
-// A call without a job id means the only job that runs. It is refused where several do.
+// A call without a job id means the only job of the viewer that runs. It is refused where several
+// do.
 void EngineState::On(const TraceCall& event) {
   const Job* found = nullptr;
   for (const auto& [id, job] : jobs_) {
     if (job->contents != nullptr) continue;  // It has no chunks.
+    if (event.viewer.value_or(job->uid) != job->uid) continue;
     if (event.job.value() != 0 ? id != event.job : job->state() != JobState::kRunning) continue;
     if (found != nullptr) {
       return Refuse(event.call, absl::InvalidArgumentError(

@@ -55,8 +55,11 @@ struct InspectReply {
   std::vector<KindUsage> kinds;  // Over all jobs.
   Counters counters;
   Limits limits;
+  // Those of InspectCall.viewer.
   std::vector<SessionInfo> sessions;
   std::vector<ChunkInfo> chunks;
+  uint32_t next_chunk = 0;  // InspectCall.first_chunk of the next page; 0: this is the last.
+  OthersUse others;
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
   uint64_t remembered_chunks = 0;  // Chunk ids in replies that are kept for clients that ask again.
   bool draining = false;

@@ -237,6 +237,8 @@ struct CommitCall {
 
 struct InspectCall {
   CallId call;
+  // The uid whose jobs are shown; of all others only sums. Absent: all jobs are shown.
+  absl::optional<uint32_t> viewer;
   bool sessions = false;
   // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
@@ -244,7 +246,8 @@ struct InspectCall {
 // The uses and movements that the engine recorded for a job.
 struct TraceCall {
   CallId call;
-  JobId job;  // Zero: the only one that is open.
+  absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
+  JobId job;                        // Zero: the only one that is open.
 };
 // Refuses new sessions and allocations from now on. Answered when nothing is in flight.
 struct DrainCall {

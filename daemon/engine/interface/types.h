@@ -129,6 +129,12 @@ struct SessionInfo {
   absl::optional<RankUse> rank_use;  // Absent: it shares no contents with other ranks.
 };
 
+// The sums that a user sees of the jobs and sessions of other users.
+struct OthersUse {
+  uint32_t sessions = 0, jobs = 0, chunks = 0;
+  Bytes device_share, host_share;
+};
+
 // Counters since the engine began. Every one only grows.
 struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
@@ -179,6 +185,8 @@ struct Limits {
   // The manifests of all jobs. The journal (daemon/recovery) has room for them.
   Bytes manifest_bytes_per_uid = MiB(64), manifest_bytes_per_node = MiB(512);
   uint32_t device_regions = kMaxDeviceRegions;
+  // All jobs together. A user may have as many as are unused, so that others always find some.
+  uint32_t device_regions_per_node = 1 << 15;
   Duration max_wait = std::chrono::minutes(10);  // The longest that a fetch may wait.
   Duration session_lease =
       std::chrono::seconds(60);  // A session that does not renew for this long hangs, and is ended.

@@ -72,6 +72,30 @@ TEST(SlotRegionsTest, AJobHasNoMoreRegionsThanTheLimit) {
   EXPECT_EQ(CodeOfOpen(node, MemoryKind::kCudaIpc, kChunk * 7), StatusCode::kOk);
 }
 
+TEST(SlotRegionsTest, NoUserHasSoManyRegionsThatOthersFindNone) {
+  EngineOptions options = SlotRegions();
+  options.device_capacities = {kChunk * 256};
+  options.limits.device_regions_per_node = 64;
+  ResizeHarness node(options);
+  const auto open = [&node](uint32_t uid, uint64_t slots) {
+    OpenCall call;
+    call.device_share = kChunk * slots;
+    call.host_share = call.ssd_share = kChunk * 4;
+    return node.CodeOf(node.BeginOpenAs(call, uid));
+  };
+  EXPECT_EQ(open(1000, 33), StatusCode::kResourceExhausted);
+  EXPECT_EQ(open(1000, 20), StatusCode::kOk);
+  EXPECT_EQ(open(1000, 13), StatusCode::kResourceExhausted);
+  EXPECT_EQ(open(1000, 12), StatusCode::kOk) << "half of all";
+  EXPECT_EQ(open(1000, 4), StatusCode::kResourceExhausted);
+  EXPECT_EQ(open(1001, 17), StatusCode::kResourceExhausted);
+  EXPECT_EQ(open(1001, 16), StatusCode::kOk) << "half of the rest";
+  EXPECT_EQ(open(1002, 8), StatusCode::kOk);
+  const CallId last = node.BeginOpenAs(OpenCall(), 1000);
+  EXPECT_EQ(node.ReplyTo(last).status.message().rfind("device_regions_per_node: ", 0), 0u)
+      << node.ReplyTo(last).status;
+}
+
 TEST(SlotRegionsTest, AJobOpensWithFourSlotsOrNotAtAll) {
   ResizeHarness node;
   node.hold_memory_ = true;

@@ -189,7 +189,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.Lend(job->id, event, job->device_memory));
+                           ledger_.Lend(job->id, uid, event, job->device_memory));
   TakeShares(*job, std::move(shares));
   // Nothing would be left of a job whose home is the device.
   job->persistent =

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/status_macros.h"
 #include "daemon/engine/shares/share_ledger.h"
 
 namespace memtide {
@@ -46,8 +47,9 @@ absl::Status ShareLedger::LendElastic(Share& share, uint32_t ranks) {
   const Bytes chunk = share.chunk_size();
   // `most` becomes the limit of the share, and `free` is what it can have now.
   const bool by_slot = tier == Tier::kDevice;
+  if (by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(share, MinSlots(ranks)));
   const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk,
-                                           by_slot ? limits_.device_regions : limits_.chunks);
+                                           by_slot ? MostDeviceRegions(share) : limits_.chunks);
   const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, most);
   const uint64_t least = LeastShare(tier, chunk, ranks);
   if (most < MinSlots(ranks) || free < std::min(most, least)) {

@@ -88,10 +88,12 @@ Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
                   open.chunk_size * LeastShare(tier, open.chunk_size, open.ranks));
 }
 
-absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const OpenCall& open,
+absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, uint32_t uid,
+                                                             const OpenCall& open,
                                                              MemoryKind device_memory) {
   // An error below destroys the shares, which returns those that were lent already.
   std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size, DeviceFor(open)));
+  shares->uid_ = uid;
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
     MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share, open.ranks)
@@ -171,6 +173,7 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord&
   const Pool recorded{Tier::kDevice, record.device};
   const Pool device = capacity(recorded).IsZero() ? DeviceFor(OpenCall()) : recorded;
   std::unique_ptr<JobShares> shares(new JobShares(this, record.job, record.chunk_size, device));
+  shares->uid_ = record.uid;
   Share& host = (*shares)[Tier::kHost];
   Share& ssd = (*shares)[Tier::kSsd];
   for (const Tier tier : kAllTiers) {
@@ -327,10 +330,39 @@ bool ShareLedger::SegmentDropped(JobShares& shares, uint32_t segment) {
   return false;
 }
 
+uint64_t JobShares::device_regions() const {
+  const Share& device = (*this)[Tier::kDevice];
+  // Regions that sessions have not returned yet still exist.
+  return device.by_slot() ? device.limit() + device.leaving().size() : 0;
+}
+
+// A region is a descriptor of the daemon.
+uint64_t ShareLedger::MostDeviceRegions(const Share& share) const {
+  const JobShares& own = *jobs_.at(share.job());
+  uint64_t of_all = 0, of_uid = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job == &own) continue;
+    of_all += job->device_regions();
+    if (job->uid_ == own.uid_) of_uid += job->device_regions();
+  }
+  // With `most` more, the user has no more than is left.
+  const uint64_t node = limits_.device_regions_per_node;
+  const uint64_t most = (node - std::min(node, of_all + of_uid)) / 2;
+  return std::min<uint64_t>(limits_.device_regions, most);
+}
+
 absl::Status ShareLedger::CheckDeviceRegions(const Share& share, uint64_t slots) const {
   // Regions that sessions have not returned yet still exist.
-  const uint64_t regions = slots + share.leaving().size();
-  if (regions <= limits_.device_regions) return absl::OkStatus();
+  const uint64_t regions = slots + share.leaving().size(), most = MostDeviceRegions(share);
+  if (regions <= most) return absl::OkStatus();
+  if (regions <= limits_.device_regions) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device_regions_per_node: a device share of ", slots, " chunks of ",
+                     FormatBytes(share.chunk_size()), " would have ", regions,
+                     " regions of one chunk each; beside its user's other jobs it can have ", most,
+                     " of ", limits_.device_regions_per_node,
+                     ". Use larger chunks, end a job, or raise the daemon's LimitNOFILE"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "device_regions: a device share of ", slots, " chunks of ", FormatBytes(share.chunk_size()),
       " would have ", regions, " regions of one chunk each; the limit is ", limits_.device_regions,

@@ -71,6 +71,8 @@ class JobShares {
  private:
   friend class ShareLedger;
   JobShares(ShareLedger* ledger, JobId job, Bytes chunk_size, Pool device);
+  // Regions that its device share can have, one for each slot; zero: it has others.
+  uint64_t device_regions() const;
   // nullptr: the job has its device share on another device.
   const Share* In(Pool pool) const {
     const Share& share = (*this)[pool.tier];
@@ -79,6 +81,7 @@ class JobShares {
 
   ShareLedger* const ledger_;
   const JobId job_;
+  uint32_t uid_ = 0;
   JobState state_ = JobState::kMaking;
   std::array<Share, kTiers> shares_;
 };
@@ -165,7 +168,7 @@ class ShareLedger {
   Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
   // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
   // little, or the job would have too many regions. REQUIRES: CheckDevice() is OK.
-  absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const OpenCall& open,
+  absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, uint32_t uid, const OpenCall& open,
                                                   MemoryKind device_memory);
   // A share of host memory alone, for what sessions of a user have in common. It is empty, grows by
   // PlanGrowth() and Grow(), and keeps what it has. RESOURCE_EXHAUSTED: the pool has no room for a
@@ -207,6 +210,8 @@ class ShareLedger {
   // --- Shares that change slot by slot ---
   // OK: that many slots may have a region each.
   absl::Status CheckDeviceRegions(const Share& share, uint64_t slots) const;
+  // How many regions the device share may have beside those of other jobs.
+  uint64_t MostDeviceRegions(const Share& share) const;
   // If the share is elastic, `slots` is its new limit: other jobs may have made it smaller, and it
   // gets as many more as are free.
   void Resize(Share& share, uint32_t slots);

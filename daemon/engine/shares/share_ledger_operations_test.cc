@@ -67,7 +67,8 @@ class Operations {
     open.host_share = kChunk * (open.elastic ? 0 : 4 + Below(20));
     open.ssd_share = kChunk * (open.elastic ? 0 : 8 + Below(60));
     const JobId id(next_job_++);
-    absl::StatusOr<std::unique_ptr<JobShares>> shares = ledger_.Lend(id, open, AnyKind());
+    absl::StatusOr<std::unique_ptr<JobShares>> shares =
+        ledger_.Lend(id, /*uid=*/0, open, AnyKind());
     if (!shares.ok()) return;
     const uint32_t device = (**shares)[Tier::kDevice].pool().device;
     EXPECT_EQ(device, open.device.value_or(device));

@@ -6,10 +6,22 @@
 #include "proto/protocol.h"
 
 namespace memtide {
+namespace {
+
+// At most kMaxMomentNameBytes of `name`. A character is never cut, as the name would not be UTF-8
+// then, and no reader could parse the trace.
+std::string Cut(const std::string& name) {
+  const auto continues = [&name](size_t i) { return (name[i] & 0xC0) == 0x80; };
+  size_t size = std::min(name.size(), kMaxMomentNameBytes);
+  while (size > 0 && size < name.size() && continues(size)) --size;
+  return name.substr(0, size);
+}
+
+}  // namespace
 
 // Names come from clients, so that their length and number are limited.
 uint32_t JobTrace::NumberOf(const std::string& name) {
-  const std::string cut = name.substr(0, kMaxMomentNameBytes);
+  const std::string cut = Cut(name);
   const auto found = numbers_.find(cut);
   if (found != numbers_.end()) return found->second;
   if (names_.size() >= kMaxNames) return NumberOf("other");

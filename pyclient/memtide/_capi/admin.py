@@ -30,6 +30,17 @@ def inspect_node(
     return _take_json(text)
 
 
+def get_metrics(socket_dir: Path | str | None = None) -> str:
+    """The metrics of the node's daemon in Prometheus' text format. Unavailable: no daemon
+    answers."""
+    text = c_void_p()
+    check(load_library().memtide_get_metrics(_path_bytes(socket_dir), byref(text)))
+    try:
+        return ctypes.string_at(text.value or 0).decode()
+    finally:
+        load_library().memtide_free_text(text)
+
+
 def get_trace(socket_dir: Path | str | None = None, *, job_id: int = 0) -> bytes:
     """The serialized Trace (proto/memtide/v1/trace.proto) of a job; job 0 is the only open one.
 

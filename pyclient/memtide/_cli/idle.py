@@ -21,9 +21,11 @@ def print_what_would_end(socket_dir: Path) -> int:
     sessions = node.get("sessions", [])
     count = max(len(sessions), int(node.get("session_count", 0)))
     if count:
-        named = ", ".join(map(_named, sessions[:3]))
-        more = f", and {count - 3} more" if count > 3 else ""
-        print(f"{count} sessions are open: {named}{more}")
+        # Those of other users are counted, and root alone sees them.
+        named = list(map(_named, sessions[:3]))
+        if more := count - len(named):
+            named.append(f"{more} more")
+        print(f"{count} sessions are open: {', '.join(named)}")
         return _EXIT_SESSIONS
     if chunks := int(node.get("chunk_count", 0)):
         print(f"{chunks} chunks of jobs wait for a script that resumes them")

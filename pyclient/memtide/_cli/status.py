@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from memtide._node import inspection
-from memtide._node.inspection import HostMemory, Node, SsdDirectory
+from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory
 from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
 from memtide._util.sizes import format_size
 
 _COMMAND_LENGTH = 60
+# Unicode categories of characters that change how a terminal shows others: controls, formats such
+# as a change of direction, surrogates, and separators of lines and paragraphs.
+_NOT_SHOWN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def print_status(socket_dir: Path, console: Console) -> None:
@@ -27,17 +32,19 @@ def print_status(socket_dir: Path, console: Console) -> None:
     if line := host_memory_line(node.host_memory):
         console.print(line)
     for line in ssd_directory_lines(node.ssd_directories):
-        console.print(line, highlight=False)
+        console.print(plain(line))
     if node.kinds:
         console.print(kinds_table(node))
     if line := shared_line(node):
         console.print(line)
     console.print(_sessions_table(node))
+    if line := others_line(node.others):
+        console.print(line)
     if any("rank_use" in session for session in node.sessions):
         console.print(_ranks_table(node))
     console.print(_counters_line(node))
     for warning in node.warnings:
-        console.print(f"[yellow]warning:[/] {warning}", highlight=False)
+        console.print(Text.assemble(("warning:", "yellow"), " ", plain(warning)))
 
 
 def _obtainable_line(node: Node) -> str:
@@ -80,6 +87,27 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
     ]
 
 
+def others_line(others: Others) -> str:
+    """What jobs of other users have; empty where there are none that this user may not see."""
+    if not others.session_count and not others.job_count:
+        return ""
+    return (
+        f"other users: {others.session_count} sessions, {others.job_count} jobs with "
+        f"{format_size(others.device_share_bytes)} of device and "
+        f"{format_size(others.host_share_bytes)} of host memory"
+    )
+
+
+def plain(text: str) -> Text:
+    """A text of someone else as it is: its brackets are no markup, and its characters change
+    nothing on the terminal."""
+    return Text("".join("\N{REPLACEMENT CHARACTER}" if _is_hidden(c) else c for c in text))
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in _NOT_SHOWN
+
+
 def _sessions_table(node: Node) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("session", "pid", "uid", "job", "chunk", "leases", "device share", "host share"):
@@ -90,12 +118,12 @@ def _sessions_table(node: Node) -> Table:
             str(session.get("session_id", 0)),
             str(session.get("pid", 0)),
             str(session.get("uid", 0)),
-            _job(session),
+            plain(_job(session)),
             format_size(int(session.get("chunk_size_bytes", 0))),
             str(session.get("leases", 0)),
             format_size(int(session.get("device_share_bytes", 0))),
             format_size(int(session.get("host_share_bytes", 0))),
-            _command(int(session.get("pid", 0))),
+            plain(_command(int(session.get("pid", 0)))),
         )
     if not node.sessions:
         table.add_row("none")
@@ -112,7 +140,7 @@ def _ranks_table(node: Node) -> Table:
             continue
         use = inspection.rank_use(session)
         table.add_row(
-            _job(session),
+            plain(_job(session)),
             f"{use.rank} of {use.ranks}",
             str(session.get("session_id", 0)),
             format_size(use.named_bytes),

@@ -90,6 +90,18 @@ class SsdDirectory:
 
 
 @dataclass(frozen=True)
+class Others:
+    """The sums that the daemon tells of the jobs of other users; all zero for root, who sees
+    everything."""
+
+    session_count: int = 0
+    job_count: int = 0
+    chunk_count: int = 0
+    device_share_bytes: int = 0
+    host_share_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Node:
     """A consistent snapshot of the daemon's state."""
 
@@ -98,7 +110,8 @@ class Node:
     kinds: Mapping[str, Usage]
     counters: Mapping[str, int]
     stalls_s: Mapping[str, float]
-    sessions: tuple[Mapping[str, Any], ...] = ()
+    sessions: tuple[Mapping[str, Any], ...] = ()  # Those that this user may see.
+    others: Others = Others()
     min_slots: int = 0  # The fewest slots of a job at any tier.
     warnings: tuple[str, ...] = ()
     draining: bool = False
@@ -166,6 +179,12 @@ def parse(reply: Mapping[str, Any]) -> Node:
         },
         stalls_s={name: seconds(counters.get(name, "0s")) for name in STALLS},
         sessions=tuple(reply.get("sessions", ())),
+        others=Others(
+            **{
+                name: int(reply.get("others", {}).get(name, 0))
+                for name in Others.__dataclass_fields__
+            }
+        ),
         min_slots=int(reply.get("limits", {}).get("min_slots", 0)),
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),

@@ -267,7 +267,7 @@ def _budget(node: Node, pools: Sequence[Pool], session_id: int) -> dict[str, int
 
 
 def _shadow_bytes(node: Node, tensor_bytes: Mapping[str, int]) -> dict[str, int]:
-    if len(node.sessions) != 1:
+    if len(node.sessions) != 1 or node.others.chunk_count:
         return {}
     beside = {
         kind: usage.allocated_bytes - tensor_bytes.get(kind, 0)
