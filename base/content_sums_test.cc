@@ -1,4 +1,4 @@
-// With MEMTIDE_LONG in the environment, the tests of chance take minutes (tools/test --long).
+// With MEMTIDE_LONG in the environment, the random tests take minutes (tools/test --long).
 #include "base/content_sums.h"
 
 #include <cstdlib>

@@ -3,8 +3,8 @@
 //   hash_bench [--quick]
 //
 // 1 GiB, more than a cache keeps from one turn of a side to its next, is hashed in pieces of 1 MiB,
-// each in a call of its own as a client makes it (memtide_hash_pieces), or as the mover sums what is
-// written to SSD (base/content_sums.h).
+// each in a call of its own as a client makes it (memtide_hash_pieces), or as the mover sums what
+// is written to SSD (base/content_sums.h).
 #include <unistd.h>
 
 #include <functional>
@@ -61,8 +61,7 @@ class Measurement {
       limit();
       if (!rounds->product_first()) product();
     }
-    rounds->Add(figure, GigabytesPerSecond(kPool, of_limit),
-                GigabytesPerSecond(kPool, of_product));
+    rounds->Add(figure, GigabytesPerSecond(kPool, of_limit), GigabytesPerSecond(kPool, of_product));
   }
   const char* Piece(uint64_t turn, uint64_t number) const {
     return pool_.data() + (kPiece * (turn * kTurn + number)).count();

@@ -137,7 +137,8 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
 absl::StatusOr<v1::Verify> ToVerify(v1::Verify verify) {
   if (verify == v1::VERIFY_UNSPECIFIED) return v1::VERIFY_KEPT;
   if (v1::Verify_IsValid(verify)) return verify;
-  return absl::InvalidArgumentError(absl::StrCat("verify: ", verify, " is not known; known: 0 to 3"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("verify: ", verify, " is not known; known: 0 to 3"));
 }
 
 absl::StatusOr<std::string> ToMetricsAddress(const std::string& address) {

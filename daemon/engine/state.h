@@ -542,8 +542,8 @@ class EngineState {
   Counters counters_;
   bool draining_ = false;
 
-  // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there is
-  // no such content, the next one.
+  // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there
+  // is no such content, the next one.
   struct ScrubPlace {
     JobId job;
     Member member;

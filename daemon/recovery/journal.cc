@@ -26,7 +26,7 @@ constexpr uint64_t kVersion = 4;
 constexpr uint64_t kOldestVersion = 1, kFirstVersionWithSums = 4;
 constexpr uint64_t kHeaderBytes = 4096;
 constexpr uint64_t kSecondHalf = uint64_t{1} << 31;
-constexpr uint64_t kOldSecondHalf = uint64_t{1} << 63;  // Of versions without sums.
+constexpr uint64_t kOldSecondHalf = uint64_t{1} << 63;  // In versions without sums.
 static_assert(Journal::kMostBytes.count() < kSecondHalf);
 // Chunks per entry where the content is written anew.
 constexpr size_t kChunksPerEntry = 512;

@@ -297,8 +297,8 @@ void Simulation::RenewSessions() {
 std::string HowToReproduce(const Config& config) {
   return absl::StrCat("to see it again: bazel run //tests/sim:minimize -- ",
                       config.activations ? "--activations " : "", config.parts ? "--parts " : "",
-                      config.faults.lie != 0 ? "--lies " : "",
-                      config.seed, "\n  ", Describe(config));
+                      config.faults.lie != 0 ? "--lies " : "", config.seed, "\n  ",
+                      Describe(config));
 }
 
 }  // namespace memtide::sim

@@ -22,8 +22,8 @@ bool Simulation::SettleOnce() {
   for (size_t left = node_.work().size(); left > 0 && !node_.work().empty(); --left) {
     const Work& work = node_.work().front();
     // The scrubber goes on as long as there is anything on SSD.
-    const bool scrubs = work.kind == Work::Kind::kTransfer &&
-                        work.transfer.kind == StartTransfer::Kind::kVerifySsd;
+    const bool scrubs =
+        work.kind == Work::Kind::kTransfer && work.transfer.kind == StartTransfer::Kind::kVerifySsd;
     Feed(node_.Complete(
         0, absl::OkStatus(),
         fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete()));

@@ -306,7 +306,8 @@ struct EffectText {
     return StrCat("LentUnderProcess session ", e.session.value(), " slots ", e.slots);
   }
   std::string operator()(const BadCopyFound& e) const {
-    return StrCat("BadCopyFound ", Text(e.chunk), e.has_other_copy ? ", another copy is valid" : "");
+    return StrCat("BadCopyFound ", Text(e.chunk),
+                  e.has_other_copy ? ", another copy is valid" : "");
   }
   std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
   std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }

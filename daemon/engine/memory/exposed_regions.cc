@@ -5,7 +5,7 @@
 // live. What such a process had leased for writing is torn; but once the job is resumed and has
 // written it again, a late store of that process would change it unseen.
 //
-// So nobody joins a job before its exposed regions have been replaced, one after the other, by
+// So no session joins a job before its exposed regions have been replaced, one after the other, by
 // copies that no process has mapped. A region is copied while the job has no session and nothing of
 // it moves; the old one is emptied when it is dropped. A process whose connection closed has ended,
 // and its mappings before it.

@@ -1,5 +1,4 @@
-"""Says in an error which parameters are in a chunk that was lost: the daemon knows its number only.
-"""
+"""Says in an error which parameters are in a lost chunk: the daemon knows its number only."""
 
 from __future__ import annotations
 

@@ -14,22 +14,24 @@ def lost_chunks(names: list[str]) -> LostChunks:
     """Chunk 100 + i is at place i; those of place 3 have these names."""
     lost = LostChunks(lambda place: 100 + place, _BASE, _CHUNK_BYTES)
     start = _BASE + 3 * _CHUNK_BYTES
-    lost.names_in = lambda first, end: names if (first, end) == (start, start + _CHUNK_BYTES) else []
+    lost.names_in = lambda first, end: (
+        names if (first, end) == (start, start + _CHUNK_BYTES) else []
+    )
     return lost
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a.weight"], "chunk 103: wrong bytes. In the chunk: a.weight"),
         (list("abcde"), "chunk 103: wrong bytes. In the chunk: a, b, c and 2 more"),
         ([], "chunk 103: wrong bytes"),
     ],
 )
-def test_the_parameters_of_the_chunk_are_named(names: list[str], said: str) -> None:
+def test_the_parameters_of_the_chunk_are_named(names: list[str], message: str) -> None:
     with pytest.raises(DataLoss) as error, lost_chunks(names).named([1, 3]):
         raise DataLoss("chunk 103: wrong bytes")
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_a_chunk_of_no_parameter_and_other_errors_stay_as_they_are() -> None:

@@ -25,7 +25,14 @@ def test_a_named_job_never_trains_with_wrong_bytes(verify: str, cli: Cli, tmp_pa
             try:
                 while not answers(home):
                     assert daemon.poll() is None, "the daemon does not start"
-                run = ["run", "--quiet", f"--socket-dir={home}", "--job=one", "--chunk-size=2MiB", _SCRIPT]
+                run = [
+                    "run",
+                    "--quiet",
+                    f"--socket-dir={home}",
+                    "--job=one",
+                    "--chunk-size=2MiB",
+                    _SCRIPT,
+                ]
                 done = cli.memtide(*run, DAEMON=daemon.pid, SSD_DIR=ssd)
             finally:
                 daemon.terminate()
@@ -36,5 +43,5 @@ def test_a_named_job_never_trains_with_wrong_bytes(verify: str, cli: Cli, tmp_pa
     assert done.status != 0, done.out
     assert steps == 2, done.out
     assert "returned other bytes than were written" in done.err
-    said = log.read_text(encoding="utf-8")
-    assert 'of job "one": the SSD returned other bytes than were written' in said
+    log_text = log.read_text(encoding="utf-8")
+    assert 'of job "one": the SSD returned other bytes than were written' in log_text

@@ -15,7 +15,7 @@ MIB = 1 << 20
 def flip() -> None:
     flipped = 0
     for entry in pathlib.Path(f"/proc/{os.environ['DAEMON']}/fd").iterdir():
-        target = os.readlink(entry)
+        target = str(entry.readlink())
         if not target.startswith(os.environ["SSD_DIR"]) or not target.endswith("(deleted)"):
             continue
         with entry.open("r+b") as file:

@@ -102,7 +102,7 @@ class FakeNode {
   // How many stamps have one digest: with more than one, digests collide.
   void SetStampsOfDigest(uint64_t stamps) { stamps_of_digest_ = stamps; }
 
-  // From now on the disk lies in so many percent of its transfers.
+  // From now on the disk lies in `percent` of its transfers.
   void SetLies(uint32_t percent, uint64_t seed) {
     lies_ = std::make_unique<Random>(seed);
     lie_percent_ = percent;
