@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "daemon/service/status_table.h"
 #include "memtide/v1/admin.grpc.pb.h"
@@ -78,8 +79,9 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
 template <typename ReplyValue, typename Response>
 class PendingCall final : public Loop::Caller {
  public:
-  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Response* response)
-      : service_(service), reactor_(reactor), response_(response) {}
+  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Response* response,
+              Instant arrived)
+      : service_(service), reactor_(reactor), response_(response), arrived_(arrived) {}
 
   void OnReply(Reply reply) override {
     if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
@@ -91,6 +93,12 @@ class PendingCall final : public Loop::Caller {
       }
     }
     reactor_->Finish(ToGrpc(reply.status));
+    if constexpr (std::is_same_v<ReplyValue, FetchReply>) {
+      const auto* granted = std::get_if<FetchReply>(&reply.value);
+      if (granted != nullptr && !granted->waited) {
+        service_->counters->fetch_hits.Add(Now() - arrived_);
+      }
+    }
     // tidy(raw-new): a PendingCall is made for one call and ends with its reply.
     delete this;
   }
@@ -99,6 +107,7 @@ class PendingCall final : public Loop::Caller {
   const ServiceContext* const service_;
   grpc::ServerUnaryReactor* const reactor_;
   Response* const response_;
+  const Instant arrived_;
 };
 
 grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status) {
@@ -109,14 +118,14 @@ grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status
 
 template <typename ReplyValue, typename CallEvent, typename Response>
 grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* context, CallEvent event,
-                                   Response* response) {
+                                   Response* response, Instant arrived = Now()) {
   // The loop may run in this thread and finish the call before Call returns (decision 5), so the
   // reactor is fetched first.
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   event.call = service->loop->NewCall();
   service->loop->Call(std::move(event),
                       // tidy(raw-new): deletes itself with its reply.
-                      new PendingCall<ReplyValue, Response>(service, reactor, response));
+                      new PendingCall<ReplyValue, Response>(service, reactor, response, arrived));
   return reactor;
 }
 
@@ -124,6 +133,7 @@ grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* conte
 template <typename ReplyValue, typename Request, typename Response>
 grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* context,
                                       const Request& request, Response* response) {
+  const Instant arrived = Now();
   const auto identity = Authenticate(*service, *context);
   if (!identity.ok()) return FinishNow(context, identity.status());
   auto event = ToEvent(request, service->node);
@@ -134,7 +144,7 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   // The session comes from the token and not from the request, so that no client can act for
   // another.
   event->session = identity->session;
-  return PostCall<ReplyValue>(service, context, *std::move(event), response);
+  return PostCall<ReplyValue>(service, context, *std::move(event), response, arrived);
 }
 
 #define MEMTIDE_SESSION_METHOD(Method, ReplyValue)                                       \
