@@ -19,6 +19,18 @@ TEST(EngineTest, AFetchOfAResidentChunkMovesNothing) {
   EXPECT_EQ(node.Inspect().counters.fetch_hits, 1u);
 }
 
+TEST(EngineTest, AFetchKnowsWhetherItWaited) {
+  EngineHarness node(ThreeTiers());
+  const SessionId session = node.Open();
+  const ChunkId chunk = node.Allocate(session, 1)[0];
+  const CallId moved = node.Fetch(session, {chunk});
+  node.Wait(std::chrono::milliseconds(1));
+  node.FinishTransfers();
+  EXPECT_TRUE(std::get<FetchReply>(node.ReplyTo(moved).value).waited);
+  const CallId at_once = node.Fetch(session, {chunk});
+  EXPECT_FALSE(std::get<FetchReply>(node.ReplyTo(at_once).value).waited);
+}
+
 TEST(EngineTest, AVictimThatWasOnlyReadLeavesWithoutAWrite) {
   EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();

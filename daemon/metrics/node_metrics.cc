@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <initializer_list>
+#include <limits>
 #include <utility>
+
+#include "daemon/metrics/latency_histogram.h"
 
 namespace memtide {
 namespace {
@@ -247,6 +250,21 @@ void AddDevices(const std::vector<DeviceSnapshot>& devices, std::vector<MetricFa
   families->push_back(losses.Take());
 }
 
+MetricFamily HistogramOf(std::string name, std::string help, const LatencyHistogram& latencies) {
+  constexpr size_t kBounds = LatencyHistogram::kBounds.size();
+  ClientMetric metric;
+  auto& histogram = metric.histogram;
+  for (size_t i = 0; i <= kBounds; ++i) {
+    histogram.sample_count += latencies.Count(i);
+    const double bound = i == kBounds
+                             ? std::numeric_limits<double>::infinity()
+                             : std::chrono::duration<double>(LatencyHistogram::kBounds[i]).count();
+    histogram.bucket.push_back({histogram.sample_count, bound});
+  }
+  histogram.sample_sum = std::chrono::duration<double>(latencies.Sum()).count();
+  return {std::move(name), std::move(help), MetricType::Histogram, {metric}};
+}
+
 // Refusals at the edges are counted apart from memtide_calls_refused_total, because the engine
 // never sees them.
 void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
@@ -262,6 +280,11 @@ void AddEdges(const EdgeCounters& edges, std::vector<MetricFamily>* families) {
           .Add({{"what", "overload"}}, edges.calls_overloaded)
           .Add({{"what", "unread"}}, edges.calls_unread)
           .Take());
+  families->push_back(
+      HistogramOf("memtide_fetch_hit_seconds",
+                  "Time from the arrival of a Fetch call to its reply, of those that waited for "
+                  "nothing: their chunks were there.",
+                  edges.fetch_hits));
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <map>
 #include <regex>
 #include <set>
@@ -72,6 +75,35 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EXPECT_EQ(ValueOf(families, "memtide_edge_refusals_total", {{"what", "malformed"}}), 3);
   EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
+}
+
+TEST(NodeMetricsTest, ADurationIsCountedUpToEachLargerBound) {
+  EdgeCounters edges;
+  for (const int microseconds : {1, 3, 4, 3000, 30'000'000}) {
+    edges.fetch_hits.Add(std::chrono::microseconds(microseconds));
+  }
+  const auto families = NodeMetrics(TestNode(), edges, "");
+  const auto found = std::find_if(families.begin(), families.end(), [](const MetricFamily& family) {
+    return family.name == "memtide_fetch_hit_seconds";
+  });
+  ASSERT_NE(found, families.end());
+  const auto& histogram = found->metric.at(0).histogram;
+  EXPECT_EQ(histogram.sample_count, 5u);
+  EXPECT_NEAR(histogram.sample_sum, 30.003008, 1e-9);
+  std::map<int, uint64_t> counts;  // By the bound in tenths of a microsecond.
+  for (const auto& bucket : histogram.bucket) {
+    if (bucket.upper_bound < 1.5) {
+      counts[static_cast<int>(std::lround(bucket.upper_bound * 1e7))] = bucket.cumulative_count;
+    }
+  }
+  EXPECT_EQ(counts[10], 1u);
+  EXPECT_EQ(counts[25], 1u);
+  EXPECT_EQ(counts[40], 3u) << "a bound belongs to the class that it ends";
+  EXPECT_EQ(counts[25'000], 3u);
+  EXPECT_EQ(counts[40'000], 4u);
+  EXPECT_EQ(counts[10'000'000], 4u);
+  EXPECT_EQ(histogram.bucket.size(), LatencyHistogram::kBounds.size() + 1);
+  EXPECT_EQ(histogram.bucket.back().cumulative_count, 5u);
 }
 
 TEST(NodeMetricsTest, TheStatesOfAPoolSumToItsCapacity) {

@@ -25,6 +25,20 @@ TEST_F(GrpcServerTest, ACallOfASessionBecomesItsEventAndTheReplyItsResponse) {
   EXPECT_EQ(event.tier, Tier::kDevice);
 }
 
+TEST_F(GrpcServerTest, CountsTheTimeOfFetchesThatDidNotWait) {
+  const auto fetch = [this](FetchReply reply) {
+    engine_.Answer(absl::OkStatus(), std::move(reply));
+    v1::FetchResponse response;
+    EXPECT_TRUE(chunks_->Fetch(Context().get(), SomeFetch(), &response).ok());
+  };
+  FetchReply waited;
+  waited.waited = true;
+  fetch(waited);
+  EXPECT_EQ(counters_.fetch_hits.Sum().count(), 0);
+  fetch(FetchReply());
+  EXPECT_GT(counters_.fetch_hits.Sum().count(), 0);
+}
+
 TEST_F(GrpcServerTest, AnOpenedJobKnowsItsGpuAndItsShareMayChange) {
   OpenReply open;
   open.device_memory = MemoryKind::kCudaDescriptor;

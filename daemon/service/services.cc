@@ -102,8 +102,9 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
 template <typename ReplyValue, typename Messages>
 class PendingCall final : public Loop::Caller {
  public:
-  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Messages* messages)
-      : service_(service), reactor_(reactor), messages_(messages) {}
+  PendingCall(const ServiceContext* service, grpc::ServerUnaryReactor* reactor, Messages* messages,
+              Instant arrived)
+      : service_(service), reactor_(reactor), messages_(messages), arrived_(arrived) {}
 
   void OnReply(Reply reply) override {
     if constexpr (!std::is_same_v<ReplyValue, std::monostate>) {
@@ -117,6 +118,12 @@ class PendingCall final : public Loop::Caller {
     }
     // The messages may be gone when Finish returns.
     reactor_->Finish(ToGrpc(reply.status));
+    if constexpr (std::is_same_v<ReplyValue, FetchReply>) {
+      const auto* granted = std::get_if<FetchReply>(&reply.value);
+      if (granted != nullptr && !granted->waited) {
+        service_->counters->fetch_hits.Add(Now() - arrived_);
+      }
+    }
     // tidy(raw-new): a PendingCall is made for one call and ends with its reply.
     delete this;
   }
@@ -125,6 +132,7 @@ class PendingCall final : public Loop::Caller {
   const ServiceContext* const service_;
   grpc::ServerUnaryReactor* const reactor_;
   Messages* const messages_;
+  const Instant arrived_;
 };
 
 grpc::ServerUnaryReactor* FinishNow(Context* context, const absl::Status& status) {
@@ -144,7 +152,7 @@ CallMessages<Request, Response>* MessagesOf(Context* context) {
 // Charges the call to its user. `event` has been made of the request, which is freed.
 template <typename ReplyValue, typename CallEvent, typename Messages>
 grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* context, CallEvent event,
-                                   Messages* messages) {
+                                   Messages* messages, Instant arrived = Now()) {
   messages->FreeRequest();
   // The loop may run in this thread and finish the call before Call returns (decision 5), so the
   // reactor is fetched first.
@@ -152,7 +160,7 @@ grpc::ServerUnaryReactor* PostCall(const ServiceContext* service, Context* conte
   event.call = service->loop->NewCall();
   service->loop->Call(std::move(event),
                       // tidy(raw-new): deletes itself with its reply.
-                      new PendingCall<ReplyValue, Messages>(service, reactor, messages));
+                      new PendingCall<ReplyValue, Messages>(service, reactor, messages, arrived));
   return reactor;
 }
 
@@ -181,6 +189,7 @@ absl::StatusOr<OpenCalls::Caller> Begin(const ServiceContext* service, const Con
 template <typename ReplyValue, typename Request, typename Response>
 grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* context,
                                       const Request& request, Response*) {
+  const Instant arrived = Now();
   auto* const messages = MessagesOf<Request, Response>(context);
   const auto caller = Begin<Request>(service, *context, messages);
   if (!caller.ok()) return FinishNow(context, caller.status());
@@ -194,7 +203,7 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   // The session comes from the token and not from the request, so that no client can act for
   // another.
   event->session = identity->session;
-  return PostCall<ReplyValue>(service, context, *std::move(event), messages);
+  return PostCall<ReplyValue>(service, context, *std::move(event), messages, arrived);
 }
 
 #define MEMTIDE_CALL_MESSAGES(Method, Request, Response)            \

@@ -195,6 +195,7 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
   AddEvictionHints(session, &granted);
   // A fetch that the event of its call grants has not waited.
   if (now_ > waiter.started) {
+    granted.waited = true;
     TracedStall stall{waiter.started, now_ - waiter.started, absl::nullopt,
                       static_cast<uint32_t>(waiter.chunks.size())};
     if (waiter.waited_for_copy) stall.waited_for = Tier::kDevice;

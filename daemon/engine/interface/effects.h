@@ -43,6 +43,7 @@ struct AllocateReply {
 };
 struct FetchReply {
   std::vector<Lease> leases;  // In the order asked.
+  bool waited = false;        // For bytes that moved, or for a lease or room.
   // The session's leased chunks with the latest predicted uses, the latest first.
   std::vector<ChunkId> eviction_hints;
 };

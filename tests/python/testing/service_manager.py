@@ -21,12 +21,15 @@ _START = 'export LISTEN_PID=$$; exec "$@"'
 class ServiceManager:
     """Manages one memtided, which listens in `home`."""
 
-    def __init__(self, home: Path, flags: list[str]) -> None:
+    def __init__(self, home: Path, flags: list[str], log: int = subprocess.DEVNULL) -> None:
+        """`log`: a descriptor to which the daemon writes its log."""
         self.home = home
+        self._log = log
         self._command = [str(find_daemon()), f"--socket-dir={home}", *flags]
         self._stored: dict[str, int] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(home / "notify"))
+        self._handled = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -50,7 +53,7 @@ class ServiceManager:
             },
             pass_fds=range(_FIRST, _FIRST + len(names)),
             preexec_fn=pass_descriptors,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
         )
         while not answers(self.home):
             assert self._process.poll() is None, "the daemon does not start"
@@ -60,6 +63,21 @@ class ServiceManager:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+        # What the daemon has sent before is in the queue.
+        self._handled.clear()
+        self._socket.sendto(b"SYNC=1", str(self.home / "notify"))
+        self._handled.wait()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the daemon."""
+        assert self._process is not None
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """The exit status of a daemon that has ended by itself, as Popen.returncode."""
+        assert self._process is not None
+        return self._process.poll()
 
     def close(self) -> None:
         self.kill()
@@ -78,6 +96,8 @@ class ServiceManager:
             if "FDSTORE" in lines:
                 (self._stored[lines["FDNAME"]],) = fds
                 continue
+            if "SYNC" in lines:
+                self._handled.set()
             for fd in fds:  # A barrier's descriptor: closing it is the answer.
                 os.close(fd)
             if "FDSTOREREMOVE" in lines and lines["FDNAME"] in self._stored:
