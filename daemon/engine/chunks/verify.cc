@@ -52,6 +52,9 @@ absl::optional<ChunkIndex> EngineState::NextToScrub() {
   int examined = 0;
   for (auto job = jobs_.lower_bound(scrub_.job); job != jobs_.end(); ++job) {
     if (job->first != scrub_.job) scrub_ = {job->first};
+    if (++examined > kMostExamined) return absl::nullopt;
+    // Nothing of a job moves while its host memory is replaced; its turn comes in the next round.
+    if (job->second->is_replacing()) continue;
     const MemberTable& members = job->second->members;
     while (scrub_.member.value() < members.size()) {
       const ChunkIndex index = members[scrub_.member];
