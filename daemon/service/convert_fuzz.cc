@@ -2,8 +2,10 @@
 // the promises of convert.h comes out, or an error that gRPC can carry.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/check.h"
+#include "bazel/message_mutator.h"
 #include "daemon/service/convert.h"
 #include "proto/protocol.h"
 
@@ -32,11 +34,38 @@ void CheckBatch(const uint8_t* data, size_t size) {
   MEMTIDE_CHECK(!event->chunks.empty() && event->chunks.size() <= Limits().chunks_per_call);
 }
 
+std::unique_ptr<google::protobuf::Message> Request(uint8_t number) {
+  const google::protobuf::Message* const requests[] = {
+      &v1::ReleaseRequest::default_instance(),  &v1::EvictRequest::default_instance(),
+      &v1::PrefetchRequest::default_instance(), &v1::FreeRequest::default_instance(),
+      &v1::DiscardRequest::default_instance(),  &v1::OfferRequest::default_instance(),
+      &v1::DescribeRequest::default_instance(), &v1::FetchRequest::default_instance(),
+      &v1::ReportRequest::default_instance(),   &v1::OpenRequest::default_instance(),
+      &v1::StepRequest::default_instance(),     &v1::StartPartRequest::default_instance(),
+      &v1::EndPartRequest::default_instance(),  &v1::CommitRequest::default_instance(),
+      &v1::ResizeRequest::default_instance(),   &v1::ReturnRegionsRequest::default_instance(),
+      &v1::AllocateRequest::default_instance(), &v1::InspectNodeRequest::default_instance()};
+  return std::unique_ptr<google::protobuf::Message>(
+      requests[number % (sizeof(requests) / sizeof(requests[0]))]->New());
+}
+
 }  // namespace
 }  // namespace memtide
 
+// The first byte chooses the request that the mutator makes. All of them read the others' bytes,
+// too.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  if (size == 0) data[size++] = static_cast<uint8_t>(seed);
+  const std::unique_ptr<google::protobuf::Message> request = memtide::Request(data[0]);
+  return 1 + memtide::MutateMessage(request.get(), data + 1, size - 1, most - 1, seed / 256);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace memtide;  // NOLINT(google-build-using-namespace): one function.
+  if (size > 0) {
+    ++data;
+    --size;
+  }
   CheckBatch<v1::ReleaseRequest>(data, size);
   CheckBatch<v1::EvictRequest>(data, size);
   CheckBatch<v1::PrefetchRequest>(data, size);

@@ -149,6 +149,23 @@ TEST_F(GrpcServerTest, RefusesMessagesAboveOneMebibyte) {
   EXPECT_TRUE(engine_.Idle());
 }
 
+TEST_F(GrpcServerTest, RefusesMessagesThatNestTooDeeply) {
+  // Groups of an unknown field within each other: protobuf keeps them, and reads 100 at most.
+  const auto send = [this](int depth) {
+    std::string message;
+    for (int i = 0; i < depth; ++i) message += "\xa3\x06";
+    for (int i = 0; i < depth; ++i) message += "\xa4\x06";
+    grpc::ByteBuffer response;
+    return CallRaw("/memtide.v1.SessionService/Renew", message, &response);
+  };
+  engine_.Answer(absl::OkStatus());
+  EXPECT_TRUE(send(50).ok());
+  engine_.Next<RenewCall>();
+  EXPECT_FALSE(send(200).ok());
+  EXPECT_FALSE(send(100'000).ok());
+  EXPECT_TRUE(engine_.Idle());
+}
+
 TEST_F(GrpcServerTest, TakesNoCompressedMessages) {
   const auto context = Context();
   context->set_compression_algorithm(GRPC_COMPRESS_GZIP);

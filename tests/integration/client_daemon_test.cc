@@ -31,10 +31,10 @@ constexpr std::chrono::seconds kPatience(60);
 // A daemon with small pools, which must exit with status 0, and a stub of its AdminService.
 class SmallNode {
  public:
-  SmallNode()
+  explicit SmallNode(const std::string& session_lease = "60s")
       : daemon_({"--socket-dir=" + socket_dir(), "--ssd-dir=" + directory_.path() + "/d",
                  "--device=emulated", "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB",
-                 "--metrics-address=off"}),
+                 "--metrics-address=off", "--session-lease=" + session_lease}),
         admin_(v1::AdminService::NewStub(grpc::CreateChannel("unix:" + socket_dir() + "/grpc.sock",
                                                              grpc::InsecureChannelCredentials()))) {
     EXPECT_TRUE(daemon_.WaitUntilReady()) << daemon_.log();
@@ -114,6 +114,7 @@ class LeaseHolder {
     close(output_);
   }
 
+  void Stop() { EXPECT_EQ(kill(pid_, SIGSTOP), 0); }
   bool WaitUntilHolding() {
     char said[16] = {};
     return read(output_, said, sizeof(said) - 1) > 0 && std::string(said) == "holding\n";
@@ -239,6 +240,22 @@ TEST(ClientDaemonTest, ClientsKilledHoldingLeasesLeaveNothingBehind) {
     ExpectPoolsAddUp(seen);
     ExpectPoolsAreFree(seen);
   }
+}
+
+// A debugger, a hung file system: the process lives, and renews no more.
+TEST(ClientDaemonTest, AStoppedClientHoldingLeasesLosesThemToOthers) {
+  SmallNode node("1s");
+  LeaseHolder holder(node.socket_dir());
+  ASSERT_TRUE(holder.WaitUntilHolding());
+  holder.Stop();
+  const v1::InspectNodeResponse idle = node.InspectUntilIdle();
+  ExpectPoolsAddUp(idle);
+  for (const v1::Pool& pool : idle.pools()) EXPECT_EQ(pool.free_bytes(), pool.capacity_bytes());
+  Client::Options options = OptionsFor(node);
+  options.job.set_device_share_bytes(64 << 20);
+  options.job.set_host_share_bytes(96 << 20);
+  const auto client = OpenClient(options);
+  ASSERT_NE(client, nullptr) << "all memory is there for others";
 }
 
 TEST(ClientDaemonTest, AClosedClientLeavesNothingBehind) {

@@ -1,4 +1,5 @@
 // Tests the replies of memtided to correct clients, and to wrong or hostile ones.
+#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "tests/integration/daemon_process.h"
 
 namespace memtide {
@@ -170,6 +173,51 @@ TEST_F(DaemonCallsTest, LastsThroughAThousandHalfDoneHandshakes) {
   ASSERT_TRUE(after.welcome());
   EXPECT_LE(Descriptors(), descriptors + 6);
   EXPECT_EQ(before.Allocate(1).size(), 1u);
+}
+
+// A token is a secret, in whatever form: who reads the log could use the session.
+TEST(DaemonLogTest, HasNoSecretAndThereIsNoCore) {
+  const ScratchDirectory scratch;
+  std::vector<std::string> flags = DaemonProcess::SmallFlags(scratch.path());
+  flags.push_back("--log-level=debug");
+  DaemonProcess daemon(flags);
+  ASSERT_TRUE(daemon.WaitUntilReady()) << daemon.log();
+  std::ifstream limits("/proc/" + std::to_string(daemon.pid()) + "/limits");
+  std::string line;
+  while (std::getline(limits, line) && line.rfind("Max core file size", 0) != 0) {
+  }
+  EXPECT_THAT(line, testing::ContainsRegex("Max core file size +0 +0 "));
+
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 3; ++i) {
+    Session session(scratch.path() + "/s");
+    session.Open();
+    const std::vector<uint64_t> chunks = session.Allocate(2);
+    v1::FetchRequest request;
+    v1::FetchResponse response;
+    request.add_chunk_ids(chunks[0]);
+    EXPECT_TRUE(session.chunks().Fetch(session.Context().get(), request, &response).ok());
+    request.add_chunk_ids(chunks[0]);
+    const grpc::Status refused =
+        session.chunks().Fetch(session.Context().get(), request, &response);
+    EXPECT_EQ(refused.error_code(), StatusCode::INVALID_ARGUMENT);
+    tokens.push_back(session.first_frame().welcome().token());
+    ASSERT_EQ(tokens.back().size(), 32u);
+    EXPECT_EQ(refused.error_message().find(tokens.back()), std::string::npos);
+  }
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0);
+  EXPECT_THAT(daemon.log(), testing::HasSubstr(" info: "));
+  const std::string log = absl::AsciiStrToLower(daemon.log());
+  for (const std::string& token : tokens) {
+    // Any six bytes of it, as they are, in hexadecimal and in base 64.
+    for (size_t at = 0; at + 6 <= token.size(); at += 3) {
+      const std::string part = token.substr(at, 6);
+      EXPECT_EQ(daemon.log().find(part), std::string::npos);
+      EXPECT_EQ(log.find(absl::BytesToHexString(part)), std::string::npos);
+      EXPECT_EQ(daemon.log().find(absl::Base64Escape(part)), std::string::npos);
+    }
+  }
 }
 
 TEST_F(DaemonCallsTest, HealthAndReflectionAnswer) {

@@ -1,5 +1,6 @@
 // Tests more connections than the daemon has descriptors: it serves those that are open, and
 // accepts others when some are closed.
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,8 +8,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -66,6 +69,89 @@ TEST(DaemonConnectionsTest, AFloodOfConnectionsLeavesOtherSessionsAlone) {
   daemon.Signal(SIGTERM);
   EXPECT_EQ(daemon.Wait(), 0) << daemon.log();
   EXPECT_NE(daemon.log().find("a connection is refused: max_"), std::string::npos);
+}
+
+// Writes all of it; false: the daemon has closed the connection.
+bool Send(int fd, const std::string& bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t sent = send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+// What the daemon sends until it closes the connection.
+std::string ReceiveAll(int fd) {
+  std::string all;
+  char bytes[4096];
+  ssize_t got;
+  while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) all.append(bytes, static_cast<size_t>(got));
+  EXPECT_TRUE(got == 0 || errno == ECONNRESET) << "it stays open: " << std::strerror(errno);
+  return all;
+}
+
+// An HTTP/2 frame (RFC 9113, 4.1).
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  std::string frame;
+  for (const int shift : {16, 8, 0}) frame += static_cast<char>(payload.size() >> shift & 0xff);
+  frame += static_cast<char>(type);
+  frame += static_cast<char>(flags);
+  for (const int shift : {24, 16, 8, 0}) frame += static_cast<char>(stream >> shift & 0xff);
+  return frame + payload;
+}
+
+class Http2FloodTest : public testing::Test {
+ protected:
+  static constexpr uint8_t kHeaders = 1, kSettings = 4, kPing = 6;
+
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.WaitUntilReady()) << daemon_.log();
+    session_ = std::make_unique<Session>(sockets_);
+    session_->Open();
+    flood_ = Connect(sockets_ + "/grpc.sock");
+    const timeval patience = {10, 0};
+    setsockopt(flood_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    constexpr uint8_t kAck = 1;  // The client takes the settings of the daemon.
+    ASSERT_TRUE(Send(flood_, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "") +
+                                 Frame(kSettings, kAck, 0, "")));
+  }
+  void TearDown() override {
+    close(flood_);
+    EXPECT_EQ(session_->Allocate(1).size(), 1u) << "other connections are served";
+    daemon_.Signal(SIGTERM);
+    EXPECT_EQ(daemon_.Wait(), 0) << daemon_.log();
+  }
+
+  ScratchDirectory directory_;
+  const std::string sockets_ = directory_.path() + "/s";
+  DaemonProcess daemon_{DaemonProcess::SmallFlags(directory_.path())};
+  std::unique_ptr<Session> session_;
+  int flood_ = -1;
+};
+
+TEST_F(Http2FloodTest, PingsEndTheirConnectionAndNoOther) {
+  std::string pings;
+  for (int i = 0; i < 1000; ++i) pings += Frame(kPing, 0, 0, "12345678");
+  Send(flood_, pings);
+  EXPECT_THAT(ReceiveAll(flood_), testing::HasSubstr("too_many_pings"));
+}
+
+TEST_F(Http2FloodTest, StreamsAboveTheLimitAreNotServed) {
+  // POST, http, and the path and authority as literals: calls without a message.
+  const std::string path = "/memtide.v1.SessionService/Renew";
+  const std::string block = std::string("\x83\x86\x44") + static_cast<char>(path.size()) + path +
+                            "\x41\x01x\x40\x02te\x08trailers\x5f\x10"
+                            "application/grpc";
+  constexpr uint8_t kEndHeaders = 4;
+  std::string streams;
+  for (uint32_t i = 0; i < 4000; ++i) {
+    streams += Frame(kHeaders, kEndHeaders, 2 * i + 1, block);
+  }
+  Send(flood_, streams);
+  const std::string answer = ReceiveAll(flood_);
+  // The setting MAX_CONCURRENT_STREAMS (3) is 1,024.
+  EXPECT_THAT(answer, testing::HasSubstr(std::string("\0\x03\0\0\x04\0", 6)));
 }
 
 }  // namespace

@@ -23,39 +23,34 @@ constexpr int kKills = 100;
 
 class DaemonRestartTest : public testing::Test {
  protected:
-  // The host pool is too small for the chunks of two steps, so chunks are evicted to SSD.
-  std::vector<std::string> Flags(const std::string& host_pool = "20MiB") const {
-    return {"--socket-dir=" + sockets_,
-            "--ssd-dir=" + directory_.path() + "/d",
-            "--device=none",
-            "--host-pool=" + host_pool,
-            "--ssd-pool=512MiB",
-            "--metrics-address=off"};
-  }
-  void Start(const std::string& host_pool = "20MiB") {
-    daemon_ = manager_.Start(Flags(host_pool));
+  std::vector<std::string> Flags() const { return options_.Flags(sockets_, directory_.path()); }
+  void Start(const std::vector<std::string>& flags) {
+    daemon_ = manager_.Start(flags);
     ASSERT_TRUE(daemon_->WaitUntilReady()) << daemon_->log();
   }
+  void Start() { Start(Flags()); }
   void Kill() {
     daemon_->Signal(SIGKILL);
     daemon_->Wait();
   }
 
+  const KillOptions options_;
   ScratchDirectory directory_;
   const std::string sockets_ = directory_.path() + "/s";
   ServiceManager manager_{directory_.path()};
   std::unique_ptr<DaemonProcess> daemon_;
-  Stepping stepping_{sockets_};
+  Stepping stepping_{sockets_, options_};
 };
 
 TEST_F(DaemonRestartTest, DeathsOfTheDaemonLeaveWholeSteps) {
   Start();
-  for (int kill = 0; kill < kKills && !HasFailure(); ++kill) {
+  const int kills = kKills * options_.percent_of_kills / 100;
+  for (int kill = 0; kill < kills && !HasFailure(); ++kill) {
     SCOPED_TRACE(kill);
     stepping_.TrainAndDie([this] { Kill(); });
     Start();
   }
-  EXPECT_GT(stepping_.said(), 25u) << "steps were made";
+  EXPECT_GT(stepping_.said(), kills / 4u) << "steps were made";
   daemon_->Signal(SIGTERM);
   EXPECT_EQ(daemon_->Wait(), 0) << daemon_->log();
 }
@@ -68,6 +63,41 @@ TEST_F(DaemonRestartTest, APlannedRestartLosesNothing) {
   Start();
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the last daemon is restored"));
   EXPECT_GE(stepping_.Train(3), 5u);
+}
+
+// Daemons that are killed while they restore a job, each a little later than the last one.
+TEST_F(DaemonRestartTest, DeathsWhileAJobIsRestoredLoseNothing) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  for (const char* moment : {"host pool: ", "ssd pool: ", "is restored at its step", " serves "}) {
+    for (int death = 0; death < 3; ++death) {
+      SCOPED_TRACE(moment);
+      daemon_ = manager_.Start(Flags());
+      ASSERT_TRUE(daemon_->WaitForLog(moment)) << daemon_->log();
+      Kill();
+    }
+  }
+  Start();
+  EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" of the last daemon is restored"));
+  EXPECT_GE(stepping_.Train(3), 3u);
+}
+
+TEST_F(DaemonRestartTest, ADeathWhileAJobIsGivenUpLeavesNothingOfIt) {
+  Start();
+  stepping_.Train(3);
+  Kill();
+  manager_.Lose(manager_.Names()[1]);
+  for (int death = 0; death < 3; ++death) {
+    daemon_ = manager_.Start(Flags());
+    ASSERT_TRUE(daemon_->WaitForLog(death == 0 ? "is lost, with its step" : "ssd pool: "));
+    Kill();
+  }
+  Start();
+  manager_.AwaitCount(1);
+  EXPECT_EQ(manager_.Names(), std::vector<std::string>{"journal"});
+  stepping_.BeginAnew();
+  EXPECT_EQ(stepping_.Train(1), 0u) << "the name is free";
 }
 
 TEST_F(DaemonRestartTest, AJobWhoseMemoryIsNotInTheStoreIsDroppedAndLogged) {
@@ -90,7 +120,9 @@ TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsDroppedAndLogged) {
   Start();
   stepping_.Train(3);
   Kill();
-  Start("8MiB");
+  KillOptions smaller = options_;
+  smaller.host_pool = "8MiB";
+  Start(smaller.Flags(sockets_, directory_.path()));
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
   EXPECT_THAT(daemon_->log(), HasSubstr("of the host pool, which has"));
   manager_.AwaitCount(1);

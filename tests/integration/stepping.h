@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <random>
 #include <string>
@@ -16,11 +17,46 @@
 
 namespace memtide {
 
+// What a run of kills is like. The environment's MEMTIDE_KILL_SEED makes it random (tools/soak).
+struct KillOptions {
+  KillOptions() {
+    const char* const text = std::getenv("MEMTIDE_KILL_SEED");
+    if (text == nullptr) return;
+    random.seed(std::strtoul(text, nullptr, 10));
+    const auto between = [this](uint32_t least, uint32_t most) {
+      return least + static_cast<uint32_t>(random() % (most - least + 1));
+    };
+    sets = between(1, 5);
+    host_pool = std::to_string(between(10, 32) * 2) + "MiB";
+    ssd_directories = between(1, 3);
+    percent_of_kills = between(20, 150);
+  }
+
+  std::vector<std::string> Flags(const std::string& sockets, const std::string& directory) const {
+    std::vector<std::string> flags = {"--socket-dir=" + sockets, "--device=none",
+                                      "--host-pool=" + host_pool, "--ssd-pool=512MiB",
+                                      "--metrics-address=off"};
+    for (uint32_t i = 0; i < ssd_directories; ++i) {
+      flags.push_back("--ssd-dir=" + directory + "/d" + std::to_string(i));
+    }
+    return flags;
+  }
+
+  std::mt19937 random{20261121};
+  uint32_t sets = 3;  // 10 MiB each.
+  // Too small for the chunks of two steps, so that chunks are evicted to SSD.
+  std::string host_pool = "20MiB";
+  uint32_t ssd_directories = 1;
+  int percent_of_kills = 100;
+};
+
 class Stepping {
  public:
   // Processes connect to the daemon at `sockets`. The job has `sets` sets of chunks, 10 MiB each.
   explicit Stepping(const std::string& sockets, uint32_t sets = 3)
       : arguments_{sockets, std::to_string(sets)} {}
+  Stepping(const std::string& sockets, const KillOptions& options)
+      : arguments_{sockets, std::to_string(options.sets)}, random_(options.random) {}
 
   // The last step that a process reported.
   uint64_t said() const { return said_; }
@@ -80,7 +116,7 @@ class Stepping {
   }
 
   const std::vector<std::string> arguments_;
-  std::mt19937 random_{20261121};
+  std::mt19937 random_ = KillOptions().random;
   uint64_t said_ = 0;
   Clock::duration step_ = std::chrono::milliseconds(10);
 };

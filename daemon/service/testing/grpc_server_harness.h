@@ -148,21 +148,26 @@ class GrpcServerTest : public testing::Test {
     request.add_chunk_ids(9);
     return request;
   }
-  // health.proto, by hand: 1 in field 1 is SERVING, 2 is NOT_SERVING.
-  std::string Health() const {
+  // A call whose message is any bytes.
+  grpc::Status CallRaw(const std::string& method, const std::string& message,
+                       grpc::ByteBuffer* response) const {
     grpc::GenericStub stub(channel_);
-    grpc::ClientContext context;
+    const auto context = Context();
     grpc::CompletionQueue queue;
-    const grpc::Slice empty;
-    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
-                                      grpc::ByteBuffer(&empty, 1), &queue);
+    const grpc::Slice slice(message);
+    auto call = stub.PrepareUnaryCall(context.get(), method, grpc::ByteBuffer(&slice, 1), &queue);
     call->StartCall();
-    grpc::ByteBuffer response;
     grpc::Status status;
-    call->Finish(&response, &status, nullptr);
+    call->Finish(response, &status, nullptr);
     void* tag;
     bool ok;
     queue.Next(&tag, &ok);
+    return status;
+  }
+  // health.proto, by hand: 1 in field 1 is SERVING, 2 is NOT_SERVING.
+  std::string Health() const {
+    grpc::ByteBuffer response;
+    const grpc::Status status = CallRaw("/grpc.health.v1.Health/Check", "", &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     grpc::Slice slice;
     EXPECT_TRUE(response.DumpToSingleSlice(&slice).ok());
