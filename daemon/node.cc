@@ -86,6 +86,13 @@ std::string NameOf(JobId id, const std::string& name) {
   return name.empty() ? absl::StrCat("job ", id.value()) : Named(name);
 }
 
+void Log(const RegionsStayExposed& exposed) {
+  spdlog::warn(
+      "{} keeps its host memory, to which a process that was not renewed, or that served the last "
+      "daemon, may still write: {}. If such a process hangs, end it before you resume the job",
+      NameOf(exposed.job, exposed.job_name), std::string(exposed.why.message()));
+}
+
 void Log(const BadCopyFound& found) {
   spdlog::error("chunk {} of {}: {}; read twice. {}", found.chunk.value(),
                 NameOf(found.job, found.job_name), std::string(found.what.message()),
@@ -148,6 +155,7 @@ struct Route {
   void operator()(const Misprediction& effect) const { Log(effect); }
   void operator()(const MachineShort& effect) const { Log(effect); }
   void operator()(const LentUnderProcess& effect) const { Log(effect); }
+  void operator()(const RegionsStayExposed& effect) const { Log(effect); }
   void operator()(const BadCopyFound& effect) const { Log(effect); }
   void operator()(const JobLost& effect) const {
     spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,

@@ -17,6 +17,8 @@ namespace {
 
 // The daemon replies to Open when all of the job's memory is prepared, which takes minutes for
 // large shares.
+// A call may be answered before the frame arrives that says why its session ended.
+constexpr Duration kPatienceForReason = std::chrono::seconds(2);
 constexpr Duration kOpenTimeout = std::chrono::minutes(10);
 // A program that offers chunks waits this long for host memory in which they are compared.
 constexpr Duration kOfferDeadline = std::chrono::seconds(10);
@@ -339,6 +341,12 @@ absl::Status GrpcDaemonSession::WithLossReason(absl::Status status) {
   const MutexLock lock(&mutex_);
   // The reader thread will see the closed socket too, and sets the more precise reason.
   while (peer_closed && lost_.ok() && !closing_) changed_.Wait(&mutex_);
+  if (!absl::IsUnauthenticated(status)) return lost_.ok() ? status : lost_;
+  // The session has ended: the daemon has closed the socket, or is about to.
+  const Instant until = Now() + kPatienceForReason;
+  for (Instant now = Now(); now < until && lost_.ok() && !closing_; now = Now()) {
+    changed_.WaitFor(&mutex_, until - now);
+  }
   return lost_.ok() ? status : lost_;
 }
 

@@ -92,12 +92,9 @@ struct Job {
   // Whether a session has asked for chunks at the device; and whether the device was lost before,
   // so that the sessions have regions that are not there any more.
   bool uses_device = false, has_lost_regions = false;
-  // Host regions to which the process of a session that has ended may still write; the error of the
-  // last attempt to replace one, and whether the next attempt waits for a Tick
+  // Host regions to which the process of a session that has ended may still write
   // (memory/exposed_regions.cc).
   std::set<uint32_t> exposed_regions;
-  absl::Status replacing_status;
-  bool replaces_later = false;
 
   // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
   Count waiting_calls, waiting_chunks;

@@ -302,6 +302,9 @@ struct EffectText {
   std::string operator()(const MachineShort& e) const {
     return StrCat("MachineShort ", e.begins ? "begins" : "ends", " ", e.available.count());
   }
+  std::string operator()(const RegionsStayExposed& e) const {
+    return StrCat("RegionsStayExposed job ", e.job.value(), " ", Code(e.why));
+  }
   std::string operator()(const LentUnderProcess& e) const {
     return StrCat("LentUnderProcess session ", e.session.value(), " slots ", e.slots);
   }

@@ -30,7 +30,10 @@ void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight) return;
-  if (chunk.job->is_replacing()) return;  // RegionCopied() lists it again.
+  if (chunk.job->is_replacing()) {  // RegionCopied() lists it again.
+    for (const Tier t : kMemoryTiers) UpdateVictim(index, t);
+    return;
+  }
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);

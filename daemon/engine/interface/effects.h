@@ -219,6 +219,14 @@ struct LentUnderProcess {
   uint32_t slots = 0;
 };
 
+// There is no memory for copies of host regions to which a process that is no session any more may
+// still write: the job goes on with these regions.
+struct RegionsStayExposed {
+  JobId job;
+  std::string job_name;
+  absl::Status why;
+};
+
 // A job of the previous daemon could not be restored. Its memory is dropped.
 struct JobLost {
   JobId job;
@@ -329,10 +337,11 @@ struct StartStep {
   JobId job = JobId();
 };
 
-using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,
-                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
-                            JobLost, Record, SendLeaseBudget, MachineShort, ReleaseSlot,
-                            PopulateSlot, LentUnderProcess, AwaitTransfer, BadCopyFound>;
+using Effect =
+    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
+                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
+                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot, LentUnderProcess,
+                 RegionsStayExposed, AwaitTransfer, BadCopyFound>;
 
 }  // namespace memtide
 

@@ -11,7 +11,8 @@
 // and its mappings before it.
 //
 // One region is copied at a time, in memory beyond the pool: its size is what the machine needs
-// more for that while. Device memory: see sessions/quarantine.cc.
+// more for that while. Where it has not so much, the job keeps its regions (RegionsStayExposed), as
+// it would otherwise be lost. Device memory: see sessions/quarantine.cc.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -29,19 +30,13 @@ void EngineState::ExposeRegions(Job& job) {
 
 absl::Status EngineState::CheckExposed(const Job& job) {
   if (job.exposed_regions.empty()) return absl::OkStatus();
-  if (!job.replacing_status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("job \"", job.name, "\" is given new host memory before it is joined, as a ",
-                     "process that left it unseen may still write to the old one; that failed: ",
-                     job.replacing_status.message()));
-  }
   return absl::UnavailableError(absl::StrCat(
       "job \"", job.name, "\" has lost a session that was not renewed, and has ",
       job.sessions.size(), " others: it can be joined again when these have ended. End them"));
 }
 
 bool EngineState::CanReplace(const Job& job) const {
-  if (job.state() != JobState::kLingering || job.replaces_later) return false;
+  if (job.state() != JobState::kLingering) return false;
   if (job.steps.value() > 0 || job.share(Tier::kHost).pending() > 0) return false;
   return std::none_of(transfers_.begin(), transfers_.end(),
                       [&](const auto& transfer) { return chunks_[transfer.second].job == &job; });
@@ -79,12 +74,11 @@ void EngineState::RegionCopied(Job& job, const absl::Status& status) {
   if (!status.ok()) {
     segments_.erase(share.replacing());
     ledger_.ReplacementFailed(share);
-    job.replacing_status = status;
-    job.replaces_later = true;
+    job.exposed_regions.clear();
+    Emit(RegionsStayExposed{job.id, job.name, status});
   } else {
     const uint32_t old = *job.exposed_regions.begin();
     job.exposed_regions.erase(old);
-    job.replacing_status = absl::OkStatus();
     ledger_.SegmentReplaced(share, old);
     MarkDirty(job);
     Emit(DropRegion{RegionId(old), job.id});

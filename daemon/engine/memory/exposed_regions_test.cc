@@ -93,18 +93,13 @@ TEST_F(ExposedRegionsTest, NobodyJoinsWhileOtherSessionsUseThem) {
   EXPECT_NE(text.find("End them"), std::string::npos) << text;
 }
 
-TEST_F(ExposedRegionsTest, ACopyThatCannotBeMadeIsTriedAgain) {
+TEST_F(ExposedRegionsTest, WithoutMemoryForACopyTheJobGoesOnAndItIsSaid) {
   node_.fail_memory_ = true;
   Expire();
-  const CallId refused = node_.BeginOpenAs(Named());
-  for (int i = 0; i < 4; ++i) Expire();
-  EXPECT_EQ(node_.CodeOf(refused), absl::StatusCode::kUnavailable);
-  const std::string text(node_.ReplyTo(refused).status.message());
-  EXPECT_NE(text.find("no memory"), std::string::npos) << text;
-  const CallId open = node_.BeginOpenAs(Named());
-  node_.fail_memory_ = false;
-  node_.Wait(std::chrono::milliseconds(100));
-  EXPECT_NE(RegionsOf(open)[0], region_);
+  ASSERT_EQ(node_.exposed_.size(), 1u);
+  EXPECT_EQ(node_.exposed_[0].job_name, "job");
+  EXPECT_EQ(node_.exposed_[0].why.message(), "no memory");
+  EXPECT_EQ(RegionsOf(node_.BeginOpenAs(Named())), std::vector<RegionId>{region_});
 }
 
 TEST_F(ExposedRegionsTest, NothingMovesWhileARegionIsCopied) {

@@ -109,9 +109,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     const absl::Status joins = CheckJoins(*job, event);
     if (!joins.ok()) return Refuse(event.call, joins);
     if (const absl::Status exposed = CheckExposed(*job); !exposed.ok()) {
-      // Regions are replaced as long as that works; for all else there is a limit.
-      const bool goes_on = job->sessions.empty() && job->replacing_status.ok();
-      if (!goes_on && now_ >= deadline) return Refuse(event.call, exposed);
+      // Regions are replaced as soon as the job has no session.
+      if (!job->sessions.empty() && now_ >= deadline) return Refuse(event.call, exposed);
       session.opening = true;
       opens_.push_back({event, deadline});
       return;

@@ -123,7 +123,6 @@ void EngineState::On(const Tick&) {
   ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
-    job->replaces_later = false;
     if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
       expired.push_back(job.get());
     }

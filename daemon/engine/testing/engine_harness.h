@@ -164,6 +164,7 @@ class EngineHarness {
   std::vector<SendLeaseBudget> budgets_;
   std::vector<MachineShort> shortages_;
   std::vector<CloseSession> closed_;
+  std::vector<RegionsStayExposed> exposed_;
   std::vector<BadCopyFound> bad_copies_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;  // Also what is dropped.
@@ -214,6 +215,8 @@ class EngineHarness {
       shortages_.push_back(*shortage);
     } else if (auto* close = std::get_if<CloseSession>(&effect)) {
       closed_.push_back(*close);
+    } else if (auto* exposed = std::get_if<RegionsStayExposed>(&effect)) {
+      exposed_.push_back(*exposed);
     } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
       bad_copies_.push_back(*bad);
     }

@@ -243,6 +243,10 @@ void Model::Observe(const Effect& effect) {
     }
   } else if (const auto* bad = std::get_if<BadCopyFound>(&effect)) {
     probes_.Hit(bad->has_other_copy ? Probe::kBadCopyReplaced : Probe::kBadCopyLost);
+  } else if (const auto* exposed = std::get_if<RegionsStayExposed>(&effect)) {
+    const auto job = state_.jobs.find(exposed->job);
+    if (job == state_.jobs.end()) return;
+    for (const RegionId region : job->second.regions) state_.exposed.erase(region);
   } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
     ObserveEmpty(*empty);
   } else if (const auto* budget = std::get_if<SendLeaseBudget>(&effect)) {
