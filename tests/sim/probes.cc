@@ -1,17 +1,20 @@
 #include "tests/sim/probes.h"
 
+#include <iterator>
+
 #include "absl/strings/str_format.h"
 
 namespace memtide::sim {
 namespace {
 
-constexpr const char* kNames[kProbes] = {
+constexpr const char* kNames[] = {
     "write-back while a fetch waits",
     "passage through the last host slot",
     "transfer failed",
     "disk write failed, then done",
     "disk read failed a fetch",
     "region could not be made",
+    "region replaced by a copy",
     "store could not be made",
     "chunk torn by its writer's death",
     "read of a torn chunk refused",
@@ -93,6 +96,7 @@ constexpr const char* kNames[kProbes] = {
     "bad copy replaced by another",
     "bad copy was the only one",
 };
+static_assert(std::size(kNames) == kProbes);
 
 }  // namespace
 

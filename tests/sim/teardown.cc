@@ -10,9 +10,9 @@
 namespace memtide::sim {
 namespace {
 
-// How long settling may take in simulated time: longer than a hung session's lease, and than it
-// takes to fill each slot of a large share, one after another.
-constexpr int kSettleRounds = 60, kMostSettleRounds = 200;
+// How long settling may take in simulated time: longer than a hung session's lease, than an Open
+// waits, and than it takes to fill each slot of a large share, one after another.
+constexpr int kSettleRounds = 60, kMostSettleRounds = 250;
 constexpr Duration kSettleTick = std::chrono::milliseconds(50);
 
 }  // namespace

@@ -90,6 +90,7 @@ void EngineState::On(const TransferDone& event) {
   if (flight.version == chunk.version) {
     MarkDirty(index);
     chunk.copies.valid.Add(flight.to);
+    chunk.copies.unreadable = false;
     if (flight.to == Tier::kSsd) chunk.copies.sums = event.sums;
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.

@@ -62,7 +62,9 @@ absl::optional<ChunkIndex> EngineState::NextToScrub() {
         const Chunk& chunk = chunks_[index];
         const bool at_rest = !chunk.copies.flight && chunk.waiters.empty();
         const bool has_more = scrub_.offset < chunk.job->chunk_size;
-        if (at_rest && has_more && chunk.valid_at(Tier::kSsd) && !SumsToCompare(chunk).empty()) {
+        const bool has_sums = chunk.valid_at(Tier::kSsd) && !SumsToCompare(chunk).empty();
+        // A copy that is known to be bad, and is the only one, is read by calls alone.
+        if (at_rest && has_more && has_sums && !chunk.copies.unreadable) {
           return index;
         }
       }
@@ -124,7 +126,10 @@ bool EngineState::BadCopy(ChunkIndex index, const absl::Status& what) {
   TierSet others = chunk.copies.valid;
   others.Remove(Tier::kSsd);
   Emit(BadCopyFound{chunk.job->id, chunk.job->name, IdOf(index), !others.empty(), what});
-  if (others.empty()) return false;
+  if (others.empty()) {
+    chunk.copies.unreadable = true;
+    return false;
+  }
   chunk.copies.valid = others;
   chunk.copies.sums.clear();
   chunk.write_back_from = others.has(Tier::kHost) ? Tier::kHost : Tier::kDevice;

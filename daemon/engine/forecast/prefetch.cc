@@ -83,6 +83,7 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   const bool there = IsThere(chunk, tier);
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
   if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
+  if (chunk.copies.unreadable) return Prefetch::kSkipped;
   // Steps use the chunk in host memory.
   if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.

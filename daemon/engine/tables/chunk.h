@@ -89,6 +89,9 @@ struct Copies {
   bool torn = false;
   // Besides: the only copy was in memory of the device that failed.
   bool memory_failed = false;
+  // The only copy is on SSD, and was not what had been written when it was last read: no prefetch
+  // tries it again.
+  bool unreadable = false;
   // A client discarded the content: until it is written anew it reads as anything.
   bool discarded = false;
   std::array<Slot, kTiers> slots;
