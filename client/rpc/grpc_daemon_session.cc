@@ -17,9 +17,9 @@ namespace {
 
 // The daemon replies to Open when all of the job's memory is prepared, which takes minutes for
 // large shares.
+constexpr Duration kOpenTimeout = std::chrono::minutes(10);
 // A call may be answered before the frame arrives that says why its session ended.
 constexpr Duration kPatienceForReason = std::chrono::seconds(2);
-constexpr Duration kOpenTimeout = std::chrono::minutes(10);
 // A program that offers chunks waits this long for host memory in which they are compared.
 constexpr Duration kOfferDeadline = std::chrono::seconds(10);
 
