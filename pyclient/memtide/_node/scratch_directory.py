@@ -45,6 +45,8 @@ def _made_and_locked(parent: Path) -> tuple[Path, int] | None:
         return None
     fcntl.flock(lock, fcntl.LOCK_EX)
     if path.exists():  # From here on, no other process removes it.
+        # Nor does a program that this process becomes (os.exec*), whose own it is then.
+        os.set_inheritable(lock, True)
         return path, lock
     os.close(lock)
     return None
