@@ -115,12 +115,13 @@ class _States:
 
     def copy(self, sets: range) -> None:
         """Reads and writes the same chunks: a cache line of the gradient, so that it is fetched."""
-        copies = []
+        copies, line = [], 64
         for number in sets:
-            gradient, *old = self._addresses(self._old, number)
-            new = self._addresses(self._new, number)
+            gradient, parameter, *old = self._addresses(self._old, number)
+            new_parameter, *new = self._addresses(self._new, number)
+            copies.append(CopyPiece(gradient, new_parameter, line))
+            copies.append(CopyPiece(parameter + line, new_parameter + line, _CHUNK_BYTES - line))
             copies += [CopyPiece(a, b, _CHUNK_BYTES) for a, b in zip(old, new, strict=True)]
-            copies.append(CopyPiece(gradient, new[0], 64))
         self._client.step(None, [], copies)
 
     def _addresses(self, firsts: list[int], number: int) -> list[int]:
