@@ -1,8 +1,8 @@
 #!/bin/bash
-# Installs, upgrades, removes and purges the package under a real systemd, in new namespaces over a
-# copy of this machine's file system that is only in memory: nothing of the machine is changed.
-# $1: memtide.deb; $2: a program that trains and prints "at STEP" (tests/integration/stepper.cc).
-# Skipped, with the reason, where this user may not make such namespaces.
+# Installs, upgrades, removes and purges the package under a real systemd, in new namespaces
+# (systemd/in_namespaces.sh, $1) over a copy of this machine's file system that is only in memory:
+# nothing of the machine is changed. $2: memtide.deb; $3: a program that trains and prints "at STEP"
+# (tests/integration/stepper.cc).
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -141,6 +141,7 @@ fi
 if [[ ${1-} == boot ]]; then
   # This is the first process of the namespaces.
   work=$2
+  source "$work/in_namespaces.sh"
   mount -t tmpfs memtide-test "$work/layer"
   mkdir "$work/layer/"{upper,work,root}
   root=$work/layer/root
@@ -151,36 +152,17 @@ if [[ ${1-} == boot ]]; then
   rm -rf "$root/var/lib/memtide"
   for directory in run tmp var/log; do mount -t tmpfs memtide-test "$root/$directory"; done
   mount --bind "$work" "$root/mnt"
-  mkdir -p "$root/run/systemd/system" "$root/run/lock" "$root/var/lib/dpkg/updates"
-  cat >"$root/run/systemd/system/test.service" <<'END'
-[Unit]
-DefaultDependencies=no
-Requires=systemd-journald.service
-After=systemd-journald.service
-[Service]
-Type=oneshot
-ExecStart=/mnt/test inside /mnt
-END
-  cat >"$root/run/systemd/system/test.target" <<'END'
-[Unit]
-DefaultDependencies=no
-AllowIsolate=yes
-Wants=test.service
-END
+  write_test_units "$root" /mnt
+  mkdir -p "$root/var/lib/dpkg/updates"
   mkdir -p "$root/run/old"
   cd "$root"
   pivot_root . run/old
   umount -l /run/old
-  export container=memtide-test
-  exec /lib/systemd/systemd --system --unit=test.target --log-level=warning --show-status=0
+  boot_systemd
 fi
 
-skip() {
-  echo "SKIPPED: $*"
-  exit 0
-}
-[[ $(id -u) == 0 ]] || skip "only root installs packages"
-[[ -x /lib/systemd/systemd ]] || skip "there is no systemd"
+source "$1"
+need_systemd_in_namespaces
 command -v dpkg >/dev/null || skip "there is no dpkg"
 
 # Not under /tmp, which is another one inside.
@@ -192,23 +174,13 @@ unshare --fork --pid --mount --mount-proc bash -ec "
   mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work overlay root" >"$work/tried" 2>&1 ||
   skip "namespaces with an overlay of / are refused here: $(tail -n 1 "$work/tried")"
 
-cp "$2" "$work/stepper"
+cp "$1" "$work"
+cp "$3" "$work/stepper"
 cp "$0" "$work/test"
-dpkg-deb -R "$1" "$work/package"
+dpkg-deb -R "$2" "$work/package"
 for version in 1 2 3; do
   sed -i "s/^Version: .*/Version: 0.$version/" "$work/package/DEBIAN/control"
   dpkg-deb --root-owner-group -Znone -b "$work/package" "$work/$version.deb" >/dev/null
 done
 chmod -R u+rwx "$work"
-unshare --fork --kill-child --pid --mount --mount-proc \
-  bash "$work/test" boot "$work" </dev/null >"$work/boot" 2>&1 &
-systemd=$!
-for ((i = 0; i < 1200; ++i)); do
-  if grep -qE '^(PASSED|FAILED)' "$work/said" 2>/dev/null; then break; fi
-  kill -0 "$systemd" 2>/dev/null || break
-  sleep 0.1
-done
-kill -KILL "$systemd" 2>/dev/null || true
-wait "$systemd" 2>/dev/null || true
-cat "$work/said" 2>/dev/null || cat "$work/boot"
-grep -q '^PASSED' "$work/said"
+run_test 120

@@ -1,10 +1,8 @@
 #!/bin/bash
-# Runs both units under a real systemd in new namespaces: memtide-metrics gets the metrics from a
-# memtided without a network, through both sandboxes, and serves them for the token alone. $1: the
-# folder of the units; $2: the daemon; $3: libmemtide.so; $4: a file of pyclient/. Needs root, and
-# systemd.
-#
-#   bazel test -c opt //deploy:metrics_test
+# Runs both units under a real systemd in new namespaces (in_namespaces.sh, $1): memtide-metrics gets
+# the metrics from a memtided without a network, through both sandboxes, and serves them for the
+# token alone. $2: the folder of the units; $3: the daemon; $4: libmemtide.so; $5: a file of
+# pyclient/.
 set -euo pipefail
 
 if [[ ${1-} == inside ]]; then
@@ -20,6 +18,11 @@ if [[ ${1-} == inside ]]; then
   status() { curl -s -o "$work/answer" -w '%{http_code}' "$@" "$url"; }
   ip link set lo up
   systemctl start memtided || fail "memtided does not start"
+  # It starts once memtided is ready, which ends the command above.
+  for ((i = 0; i < 100; ++i)); do
+    systemctl is-active --quiet memtide-metrics && break
+    sleep 0.1
+  done
   systemctl is-active memtide-metrics || fail "memtide-metrics was not started with memtided"
   for ((i = 0; i < 100; ++i)); do
     [[ $(status) == 401 ]] && break
@@ -45,8 +48,9 @@ fi
 if [[ ${1-} == boot ]]; then
   # This is the first process of the namespaces: systemd writes and cleans nothing of the machine's.
   work=$2
+  source "$work/in_namespaces.sh"
   for directory in /run /tmp /var/lib /var/log; do mount -t tmpfs memtide-test "$directory"; done
-  mkdir -p /run/systemd/system /run/lock
+  write_test_units "" "$work"
   flags='--device=none --host-pool=20MiB --ssd-pool=64MiB' metrics_flags='--address=127.0.0.1:19464'
   for unit in memtided memtide-metrics memtide-metrics-token; do
     sed -e "s|/usr/bin/memtided|$work/memtided|; s|/etc/memtide/|$work/etc/|" \
@@ -57,45 +61,22 @@ if [[ ${1-} == boot ]]; then
       -e 's/^SupplementaryGroups=.*/SupplementaryGroups=root/' \
       "$work/$unit.service" >"/run/systemd/system/$unit.service"
   done
-  cat >/run/systemd/system/test.service <<END
-[Unit]
-DefaultDependencies=no
-Requires=systemd-journald.service
-After=systemd-journald.service
-[Service]
-Type=oneshot
-ExecStart=$work/test inside $work
-END
-  cat >/run/systemd/system/test.target <<END
-[Unit]
-DefaultDependencies=no
-AllowIsolate=yes
-Wants=test.service
-END
-  export container=memtide-test
-  exec /lib/systemd/systemd --system --unit=test.target --log-level=warning --show-status=0
+  boot_systemd
 fi
+
+source "$1"
+need_systemd_in_namespaces
 
 # Not under /tmp, which is another one inside.
 work=$(mktemp -d /var/cache/memtide-test-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
-cp "$1"/*.service "$1/make_metrics_token.sh" "$work"
-cp "$2" "$work/memtided"
-cp "$3" "$work/libmemtide.so"
-cp -rL "${4%/memtide/*}" "$work/pyclient"
+cp "$1" "$work"
+cp "$2"/*.service "$2/make_metrics_token.sh" "$work"
+cp "$3" "$work/memtided"
+cp "$4" "$work/libmemtide.so"
+cp -rL "${5%/memtide/*}" "$work/pyclient"
 cp "$0" "$work/test"
 chmod -R u+rwX,go+rX "$work"
 chmod 755 "$work/memtided" "$work/test" "$work/make_metrics_token.sh"
-unshare --fork --kill-child --pid --mount --mount-proc --net \
-  bash "$work/test" boot "$work" </dev/null >"$work/boot" 2>&1 &
-systemd=$!
-for ((i = 0; i < 600; ++i)); do
-  if grep -qE '^(PASSED|FAILED)' "$work/said" 2>/dev/null; then break; fi
-  kill -0 "$systemd" 2>/dev/null || break
-  sleep 0.1
-done
-kill -KILL "$systemd" 2>/dev/null || true
-wait "$systemd" 2>/dev/null || true
-cat "$work/said" 2>/dev/null || cat "$work/boot"
-grep -q '^PASSED' "$work/said"
+run_test 60 --net
