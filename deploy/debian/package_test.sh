@@ -141,6 +141,7 @@ fi
 if [[ ${1-} == boot ]]; then
   # This is the first process of the namespaces.
   work=$2
+  # shellcheck source=deploy/systemd/in_namespaces.sh
   source "$work/in_namespaces.sh"
   mount -t tmpfs memtide-test "$work/layer"
   mkdir "$work/layer/"{upper,work,root}
@@ -161,6 +162,7 @@ if [[ ${1-} == boot ]]; then
   boot_systemd
 fi
 
+# shellcheck source=deploy/systemd/in_namespaces.sh
 source "$1"
 need_systemd_in_namespaces
 command -v dpkg >/dev/null || skip "there is no dpkg"
@@ -183,4 +185,4 @@ for version in 1 2 3; do
   dpkg-deb --root-owner-group -Znone -b "$work/package" "$work/$version.deb" >/dev/null
 done
 chmod -R u+rwx "$work"
-run_test 120
+run_test "$work" 120

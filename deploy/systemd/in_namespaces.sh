@@ -18,10 +18,11 @@ need_systemd_in_namespaces() {
     skip "namespaces are refused here"
 }
 
-# Outside: runs the test. $1: the seconds that it may take; the rest: more options of unshare.
+# Outside: runs the test. $1: $work; $2: the seconds that it may take; the rest: more options of
+# unshare.
 run_test() {
-  local most_s=$1 systemd
-  shift
+  local work=$1 most_s=$2 systemd
+  shift 2
   unshare --fork --kill-child --pid --mount --mount-proc "$@" \
     bash "$work/test" boot "$work" </dev/null >"$work/boot" 2>&1 &
   systemd=$!

@@ -48,6 +48,7 @@ fi
 if [[ ${1-} == boot ]]; then
   # This is the first process of the namespaces: systemd writes and cleans nothing of the machine's.
   work=$2
+  # shellcheck source=deploy/systemd/in_namespaces.sh
   source "$work/in_namespaces.sh"
   for directory in /run /tmp /var/lib /var/log; do mount -t tmpfs memtide-test "$directory"; done
   write_test_units "" "$work"
@@ -64,6 +65,7 @@ if [[ ${1-} == boot ]]; then
   boot_systemd
 fi
 
+# shellcheck source=deploy/systemd/in_namespaces.sh
 source "$1"
 need_systemd_in_namespaces
 
@@ -79,4 +81,4 @@ cp -rL "${5%/memtide/*}" "$work/pyclient"
 cp "$0" "$work/test"
 chmod -R u+rwX,go+rX "$work"
 chmod 755 "$work/memtided" "$work/test" "$work/make_metrics_token.sh"
-run_test 60 --net
+run_test "$work" 60 --net

@@ -49,6 +49,7 @@ fi
 if [[ ${1-} == boot ]]; then
   # This is the first process of the namespaces: systemd writes and cleans nothing of the machine's.
   work=$2
+  # shellcheck source=deploy/systemd/in_namespaces.sh
   source "$work/in_namespaces.sh"
   for directory in /run /tmp /var/lib /var/log; do mount -t tmpfs memtide-test "$directory"; done
   write_test_units "" "$work"
@@ -59,6 +60,7 @@ if [[ ${1-} == boot ]]; then
   boot_systemd
 fi
 
+# shellcheck source=deploy/systemd/in_namespaces.sh
 source "$1"
 need_systemd_in_namespaces
 # Not under /tmp, which is another one inside.
@@ -70,4 +72,4 @@ cp "$3" "$work/memtided"
 cp "$4" "$work/stepper"
 cp "$0" "$work/test"
 chmod -R u+rwx "$work"
-run_test 60
+run_test "$work" 60
