@@ -1,5 +1,7 @@
 // Measures copies through the daemon's device and pools, against plain ones from pinned memory.
+#include <atomic>
 #include <thread>
+#include <vector>
 
 #include "base/check.h"
 #include "base/shared_memory.h"
@@ -55,8 +57,8 @@ class Plain {
   CUstream stream_ = nullptr;
 };
 
-// One direction through the Device interface, called as the mover calls it. Memory that the device
-// does not know is not pinned.
+// One direction through the Device interface, called as the mover calls it: from as many threads as
+// the device takes copies at once. Memory that the device does not know is not pinned.
 class Pooled {
  public:
   enum class Pinned { kNo, kYes };
@@ -74,10 +76,17 @@ class Pooled {
     if (pinned_ == Pinned::kYes) device_->RemoveHostMemory(host_->data());
   }
   void Copy() const {
-    for (int i = 0; i < Copies(); ++i) {
-      OrDie(in_ ? device_->CopyIn(*memory_, Bytes(0), host_->data(), kChunk)
-                : device_->CopyOut(*memory_, Bytes(0), host_->data(), kChunk));
-    }
+    std::atomic<int> begun{0};
+    const auto work = [&] {
+      while (begun++ < Copies()) {
+        OrDie(in_ ? device_->CopyIn(*memory_, Bytes(0), host_->data(), kChunk)
+                  : device_->CopyOut(*memory_, Bytes(0), host_->data(), kChunk));
+      }
+    };
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < device_->copies_in_flight(); ++i) others.emplace_back(work);
+    work();
+    for (std::thread& other : others) other.join();
   }
 
  private:

@@ -116,6 +116,8 @@ def micro_batches(options: argparse.Namespace, generator: torch.Generator) -> An
 
 def train(options: argparse.Namespace) -> None:
     """Trains, and logs each step."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     torch.set_default_dtype(getattr(torch, options.dtype))
@@ -124,6 +126,7 @@ def train(options: argparse.Namespace) -> None:
     step = (deepspeed_step if options.deepspeed else plain_step)(options, model)
     with options.log.open("w", encoding="utf-8") as log:
         for number in range(options.steps):
+            torch.use_deterministic_algorithms(number < options.deterministic_steps)
             began = time.perf_counter()
             loss = step(micro_batches(options, generator))
             entry = {"step": number, "loss": loss.hex(), "norm": None}
@@ -195,6 +198,10 @@ def main() -> None:
         ("steps", 4),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
+    # By default, the backward pass of attention on a GPU adds up in the order in which its blocks end.
+    parser.add_argument(
+        "--deterministic-steps", type=int, default=0, help="the first steps, which repeat their bits"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--deepspeed", action="store_true")

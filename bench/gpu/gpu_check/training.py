@@ -22,7 +22,7 @@ DAEMON_STEPS = "--skip-non-finite"
 MIB = 2**20
 GIB = 2**30
 _SAMPLES_EVERY_MS = 200
-_WARM_UP_STEPS = 2  # They create the states, compile kernels and fill pools.
+WARM_UP_STEPS = 2  # They create the states, compile kernels and fill pools.
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Trained:
 
     def seconds(self, phase: str) -> float:
         """The median of the steps of a phase, without the first ones."""
-        seconds = sorted(step["seconds"] for step in self.of(phase)[_WARM_UP_STEPS:])
+        seconds = sorted(step["seconds"] for step in self.of(phase)[WARM_UP_STEPS:])
         if not seconds:
             raise RuntimeError(f"the run has not got beyond the first steps of phase {phase}")
         return float(seconds[len(seconds) // 2])
