@@ -24,11 +24,8 @@
 #include "base/available_memory.h"
 #include "base/check.h"
 #include "base/numa.h"
+#include "base/populate.h"
 #include "base/status_macros.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace memtide {
 namespace {
@@ -114,14 +111,6 @@ char* MapAligned(int fd, size_t size) {
     return nullptr;
   }
   return data;
-}
-
-int PopulateWrite(char* data, size_t size) {
-  // The kernel asks to repeat the call after a signal or a passing lack of resources.
-  while (madvise(data, size, MADV_POPULATE_WRITE) != 0) {
-    if (errno != EINTR && errno != EAGAIN) return errno;
-  }
-  return 0;
 }
 
 // A hole is permitted by the seals, which only keep the file's size.
