@@ -51,6 +51,7 @@ class Storages:
         faults = client.properties.handles_faults
         self.alignment_bytes = ALIGNMENT_BYTES if faults else GPU_ALIGNMENT_BYTES
         self._spans: dict[int, _Span] = {}  # By their start.
+        self._arenas: list[Arena] = []
         self._looked_at: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()  # A checkpoint's thread reads while others train.
 
@@ -83,6 +84,16 @@ class Storages:
                     del self._looked_at[returned]
                 else:
                     self._looked_at[returned] -= 1
+
+    def add(self, arena: Arena) -> None:
+        """Registers an arena whose spans lie in the client's range."""
+        self._arenas.append(arena)
+
+    def trim_all_but(self, wanting: Arena) -> None:
+        """Returns the chunks without a live span of other arenas to the pools."""
+        for arena in list(self._arenas):
+            if arena is not wanting:
+                arena.close_unless_busy()
 
     def live(self) -> list[tuple[int, int]]:
         """The [start, end) addresses of every span with a live storage, sorted."""
@@ -121,6 +132,7 @@ class Arena:
         self._last_end = 0
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
+        storages.add(self)
 
     def empty(
         self,
@@ -206,6 +218,18 @@ class Arena:
                 self._origins.clear()
             return freed
 
+    def close(self) -> None:
+        """Frees all chunks without a live span."""
+        self.trim()
+
+    def close_unless_busy(self) -> None:
+        """As `close`, unless another thread uses the arena, which may wait for the caller's."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self._lock.release()
+
     def renew(self) -> None:
         """Trims. If no span is live then, the peak of live bytes begins again."""
         self.trim()
@@ -283,7 +307,8 @@ class Arena:
 
     def _take_awaited(self, size: int) -> int:
         """As `_take_new`, but first waits for the GPU: a span becomes free only when the kernels
-        that use it are done. NoRoom: no span fits."""
+        that use it are done. Then other arenas give up what they keep for later, such as the chunks
+        of parameters that have got another data type. NoRoom: no span fits."""
         device = self._storages.device
         if (gpu := gpu_module(device.type)) is not None:
             gpu.synchronize(device)
@@ -291,6 +316,9 @@ class Arena:
             start = self._find(size)
             if start is not None:
                 return start
+        with contextlib.suppress(ResourceExhausted):
+            return self._take_new(size)
+        self._storages.trim_all_but(self)
         try:
             return self._take_new(size)
         except ResourceExhausted as error:

@@ -84,8 +84,7 @@ class Arenas:
 
     def close(self) -> None:
         """Returns all chunks without a live tensor."""
-        self.trim()
-        for arena in self._activations.values():
+        for arena in self._all():
             arena.close()
 
     def lay_out(self, parameters: Iterable[tuple[int, int]]) -> None:

@@ -323,8 +323,8 @@ class OffloadedSteps:
         try:
             return self._shadows.of(kinds)
         except ResourceExhausted:
-            if not self._snapshots.wait():
-                raise
+            self._manager.trim_all()
+            self._snapshots.wait()
             return self._shadows.of(kinds)
 
     def _written(self, updates: list[Update]) -> dict[int, Kind]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.free_list import FreeList
 from memtide._memory.parallel_layout import Position, Run
+from memtide.errors import NoRoom
 from recording_gpu import RecordingGpu
 
 
@@ -90,6 +92,30 @@ def test_what_kernels_still_use_is_awaited_before_the_arena_says_that_it_is_full
     cpu_as_gpu.while_waiting = held.clear
     assert arena.empty([CHUNK_BYTES], [1], torch.uint8).numel() == CHUNK_BYTES
     assert cpu_as_gpu.calls == ["synchronize"]
+
+
+def test_an_arena_gives_up_the_chunks_that_it_keeps_for_later_where_another_has_no_room() -> None:
+    client = FakeClient(places=3)
+    storages = Storages(client)
+    parameters, states = Arena(storages, Kind.PARAMETER), Arena(storages, Kind.OPTIMIZER_STATE)
+    held = [parameters.empty([CHUNK_BYTES], [1], torch.uint8) for _ in range(3)]
+    del held[1:]
+    two_chunks = states.empty([2 * CHUNK_BYTES], [1], torch.uint8)
+    assert (parameters.chunks, states.chunks) == (1, 2)
+    with pytest.raises(NoRoom):
+        states.empty([CHUNK_BYTES], [1], torch.uint8)
+    assert len(two_chunks) == 2 * CHUNK_BYTES
+
+
+def test_an_arena_waits_for_none_that_another_thread_uses() -> None:
+    storages = Storages(FakeClient(places=1))
+    busy, wanting = Arena(storages, Kind.PARAMETER), Arena(storages, Kind.GRADIENT)
+    del (dropped := [busy.empty([CHUNK_BYTES], [1], torch.uint8)])[:]
+    with ThreadPoolExecutor(1) as threads, busy._lock:
+        refused = threads.submit(wanting.empty, [CHUNK_BYTES], [1], torch.uint8)
+        assert isinstance(refused.exception(), NoRoom)
+    assert not dropped
+    assert wanting.empty([CHUNK_BYTES], [1], torch.uint8).numel() == CHUNK_BYTES
 
 
 @pytest.mark.parametrize("seed", range(5))
