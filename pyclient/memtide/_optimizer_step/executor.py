@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -17,8 +18,8 @@ from memtide._optimizer_step.torch_kernels import TorchKernels
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._util.devices import type_name
 
-# The calls in flight: while one computes, another reads its chunks and a third writes.
-DEPTH = 3
+# The fewest calls in flight: while one computes, another reads its chunks and a third writes.
+_FEWEST_CALLS = 3
 _FEWEST_CHUNKS = 8
 # What Adam needs: a parameter's chunk, two of states, a shadow chunk of each, and gradients, whose
 # chunks have other borders. With fewer, several calls fetch the same chunk, each for a piece of it.
@@ -53,7 +54,10 @@ class StepCalls:
         # Whether the chunks of a step need room beside the script's leases.
         self.shares_lease_budget = not properties.device_slots
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
-        self._threads = ThreadPoolExecutor(DEPTH, "memtide-step")
+        # The calls in flight. The daemon computes on half of the cores, a call on one of them.
+        calls = self._slots // _HOST_PART // _WHOLE_CHUNKS
+        self.depth = max(_FEWEST_CALLS, min(calls, len(os.sched_getaffinity(0)) // 2 + 2))
+        self._threads = ThreadPoolExecutor(self.depth, "memtide-step")
 
     @property
     def uses_torch(self) -> bool:
@@ -69,7 +73,9 @@ class StepCalls:
     def limits(self) -> CallLimits:
         """The limits of one call."""
         limits = self._client.limits
-        fair = self._slots // _HOST_PART // DEPTH
+        # Ranks cut alike whichever cores they may use.
+        calls = _FEWEST_CALLS if self.shares else self.depth
+        fair = self._slots // _HOST_PART // calls
         chunks_apart = 0
         if self.shares:
             # A part of several ranks has all chunks at a time. What ranks share they have cut
@@ -113,7 +119,7 @@ class StepCalls:
     @property
     def speculative_depth(self) -> int:
         """The most calls of a speculative step at a time: at least half of the slots stay free."""
-        return max(1, min(DEPTH, self._slots // 2 // self.early_room))
+        return max(1, min(self.depth, self._slots // 2 // self.early_room))
 
     def make(self, batches: Iterable[Batch], shadows: Mapping[int, int]) -> int:
         """Computes batches into shadow chunks (`shadows`: by place). Returns how many elements of

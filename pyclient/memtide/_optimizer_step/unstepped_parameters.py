@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from memtide._capi.client import Kind
 from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.executor import DEPTH, StepCalls
+from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Batch, live_in
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
 from memtide.errors import ResourceExhausted
@@ -43,8 +43,9 @@ class UnsteppedParameters:
         self._seen |= places
         copies = live_in(sorted(places), self._manager.live(), self._calls.geometry)
         filled = [place for place, spans in copies.items() if spans]
-        for first in range(0, len(filled), DEPTH * count):
-            some = filled[first : first + DEPTH * count]
+        at_a_time = self._calls.depth * count
+        for first in range(0, len(filled), at_a_time):
+            some = filled[first : first + at_a_time]
             batches = [
                 Batch(
                     copies=[span for place in batch for span in copies[place]],

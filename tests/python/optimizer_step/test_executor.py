@@ -1,7 +1,8 @@
-"""The most chunks of one step call."""
+"""The most chunks of one step call, and the calls in flight."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,29 @@ def client_with(host_slots: int, device_slots: int) -> FakeClient:
     client = FakeClient(lease_budget=slots - max(1, slots // 4))
     client.properties = replace(client.properties, host_slots=host_slots, device_slots=device_slots)
     return client
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+
+
+@pytest.mark.parametrize(
+    ("cores", "host_slots", "depth", "most"),
+    [(2, 240, 3, 20), (16, 240, 6, 10), (16, 2400, 10, 60), (64, 24, 3, 14)],
+)
+def test_calls_keep_the_daemon_s_half_of_the_cores_busy(
+    cores: int, host_slots: int, depth: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    calls = StepCalls(client_with(host_slots, 0))
+    assert (calls.depth, calls.limits.chunks) == (depth, most)
+    calls.shares = True
+    alike = StepCalls(client_with(host_slots, 0))
+    alike.depth, alike.shares = 3, True
+    assert calls.limits == alike.limits, "whichever cores a rank may use"
+    calls.close()
+    alike.close()
 
 
 @pytest.mark.parametrize(

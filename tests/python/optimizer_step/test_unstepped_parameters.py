@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memtide._capi.client import Kind
-from memtide._optimizer_step.executor import DEPTH
 from memtide._optimizer_step.partition import Batch, Geometry
 from memtide._optimizer_step.unstepped_parameters import UnsteppedParameters
 from memtide.errors import ResourceExhausted
@@ -32,6 +31,7 @@ class Calls:
     """Records batches. `copied_places`: the most places of one."""
 
     geometry = _GEOMETRY
+    depth = 3
 
     def __init__(self, copied_places: int = 2) -> None:
         self.copied_places = copied_places
@@ -97,10 +97,10 @@ def test_a_place_without_a_tensor_is_in_no_part() -> None:
 
 def test_many_places_are_committed_in_turns() -> None:
     calls = Calls(copied_places=1)
-    shared, commits = unstepped(Parameters(range(2 * DEPTH + 1)), calls)
+    shared, commits = unstepped(Parameters(range(2 * calls.depth + 1)), calls)
     shared.share(())
-    assert [len(batch.writes) for batch in calls.batches] == [1] * (2 * DEPTH + 1)
-    assert [len(commit) for commit in commits] == [DEPTH, DEPTH, 1]
+    assert [len(batch.writes) for batch in calls.batches] == [1] * (2 * calls.depth + 1)
+    assert [len(commit) for commit in commits] == [calls.depth, calls.depth, 1]
 
 
 def test_without_room_each_rank_keeps_its_own() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from fake_client import FakeClient
-from memtide._optimizer_step.executor import DEPTH
 from memtide._optimizer_step.speculative_step import ComputedBatches
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._torch_hooks import runtime as runtimes
@@ -46,9 +45,10 @@ class Run:
 
     def settle(self) -> None:
         """Returns when all speculative calls have ended."""
-        all_here = threading.Barrier(DEPTH + 1, timeout=60)
-        for _ in range(DEPTH):
-            self.runtime.offloaded.calls.start(all_here.wait)
+        calls = self.runtime.offloaded.calls
+        all_here = threading.Barrier(calls.depth + 1, timeout=60)
+        for _ in range(calls.depth):
+            calls.start(all_here.wait)
         all_here.wait()
 
     def settle_before_steps(self) -> None:
