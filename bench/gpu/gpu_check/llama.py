@@ -198,9 +198,12 @@ def main() -> None:
         ("steps", 4),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    # By default, the backward pass of attention on a GPU adds up in the order in which its blocks end.
+    # The backward pass of attention on a GPU adds up in the order in which its blocks end.
     parser.add_argument(
-        "--deterministic-steps", type=int, default=0, help="the first steps, which repeat their bits"
+        "--deterministic-steps",
+        type=int,
+        default=0,
+        help="the first steps, which repeat their bits",
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))

@@ -182,7 +182,7 @@ def _link_bytes_per_s(bench: Bench) -> float | None:
     speeds = [
         float(row["value"]) * 1e9
         for row in bench.rows_of("copies")
-        if row.get("unit") == "GB/s" and "both" not in row["name"]
+        if row.get("unit") == "GB/s" and "host pool" in row["name"]
     ]
     return min(speeds, default=None)
 
