@@ -121,9 +121,9 @@ TEST(DaemonLifecycleTest, EndsInTimeUnderTransfers) {
   const ScratchDirectory scratch;
   DaemonProcess daemon(DaemonProcess::SmallFlags(scratch.path()));
   ASSERT_TRUE(daemon.WaitUntilReady()) << daemon.log();
-  std::atomic<int> moved{0};
+  std::atomic<int> moved[2] = {};
   std::vector<std::thread> clients;
-  for (int client = 0; client < 2; ++client) {
+  for (std::atomic<int>& count : moved) {
     clients.emplace_back([&] {
       Session session(scratch.path() + "/s");
       session.Open();
@@ -139,11 +139,12 @@ TEST(DaemonLifecycleTest, EndsInTimeUnderTransfers) {
         evict.add_chunk_ids(chunks[i]);
         v1::EvictResponse evicted;
         if (!session.chunks().Evict(session.Context().get(), evict, &evicted).ok()) return;
-        ++moved;
+        ++count;
       }
     });
   }
-  while (moved < 20) std::this_thread::yield();
+  // A client that connects after the signal would be refused.
+  while (moved[0] < 10 || moved[1] < 10) std::this_thread::yield();
   daemon.Signal(SIGTERM);
   EXPECT_EQ(daemon.Wait(), 0) << daemon.log();
   EXPECT_FALSE(Contains(daemon.log(), "not drained")) << daemon.log();
