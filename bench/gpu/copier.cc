@@ -1,7 +1,5 @@
 #include "bench/gpu/copier.h"
 
-#include <string>
-
 #include "base/shared_memory.h"
 #include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
@@ -10,9 +8,7 @@
 
 namespace memtide::bench {
 
-Copier::Copier(int piece_mib) : child_("copier", std::to_string(piece_mib)) {
-  Hear(child_.socket());
-}
+Copier::Copier() : child_("copier") { Hear(child_.socket()); }
 
 void Copier::Start() {
   Say(child_.socket(), 's');
@@ -24,9 +20,8 @@ double Copier::Stop() {
   return HearNumber(child_.socket());
 }
 
-int PlayCopier(const std::string& piece_mib, int socket) {
+int PlayCopier(const std::string& unused, int socket) {
   const size_t size = size_t{64} << Scaled(20, 14);
-  const size_t piece = std::stoul(piece_mib) << Scaled(20, 14);
   UseFirstGpu();
   absl::StatusOr<SharedMemory> host = SharedMemory::Create("gpu-probe", Bytes(2 * size));
   OrDie(host.status());
@@ -42,13 +37,9 @@ int PlayCopier(const std::string& piece_mib, int socket) {
     const Instant start = Now();
     double moved = 0;
     do {
-      for (size_t at = 0; at < size; at += piece) {
-        OrDie(Driver().MemcpyHtoDAsync(memory.data() + at, host->data() + at, piece, in.get()),
-              "copying");
-        OrDie(Driver().MemcpyDtoHAsync(host->data() + size + at, memory.data() + size + at, piece,
-                                       out.get()),
-              "copying");
-      }
+      OrDie(Driver().MemcpyHtoDAsync(memory.data(), host->data(), size, in.get()), "copying");
+      OrDie(Driver().MemcpyDtoHAsync(host->data() + size, memory.data() + size, size, out.get()),
+            "copying");
       OrDie(in.Finish(), "copying");
       OrDie(out.Finish(), "copying");
       moved += 2 * static_cast<double>(size);

@@ -9,9 +9,8 @@ namespace memtide::bench {
 
 class Copier {
  public:
-  // Starts the process, and returns when its memory is ready. `piece_mib`: the most that one copy
-  // of CUDA's copies; as the daemon does, unless another is named.
-  explicit Copier(int piece_mib = 4);
+  // Starts the process, and returns when its memory is ready.
+  Copier();
 
   // Begin to copy 64 MiB in both directions at once, again and again, and stop. Stop returns the
   // speed since then, in GB/s, both directions together. REQUIRES: they are called by turns.

@@ -4,7 +4,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "bench/gpu/copier.h"
 #include "bench/gpu/kernels.h"
 #include "bench/gpu/mapped_memory.h"
@@ -105,14 +104,10 @@ void ProbeRemap() {
                std::chrono::milliseconds(Scaled(1000, 3)));
   Remap("under another kernel");
   OrDie(stream.Finish(), "running a kernel");
-  for (const int piece_mib : {64, 4}) {
-    Copier copier(piece_mib);
-    copier.Start();
-    const std::string pieces =
-        piece_mib == 64 ? "" : absl::StrCat(", ", piece_mib, " MiB at a time");
-    Remap(absl::StrCat("under another process's copies", pieces));
-    copier.Stop();
-  }
+  Copier copier;
+  copier.Start();
+  Remap("under another process's copies");
+  copier.Stop();
 }
 
 }  // namespace memtide::bench

@@ -18,10 +18,6 @@ constexpr uint64_t kPiecesOfACopy = 16;
 constexpr uint64_t kFewestBuffers = 4;
 // What one failed call unpins, for CUDA to use.
 constexpr Bytes kRelief = MiB(64);
-// A copy engine finishes the copy that it makes before it does anything else: a change of page
-// tables, for a process that maps a chunk, or a small copy of a script. 64 MiB take 1.2 ms on PCIe
-// Gen5, 4 MiB 0.08 ms.
-constexpr Bytes kLargestCopy = MiB(4);
 
 // A CUDA event, destroyed with this object. A failure of that is retried once and then ignored.
 class Event {
@@ -84,16 +80,6 @@ std::deque<Event> EventsOf(const Pieces& pieces, const CudaDriver* driver) {
   return events;
 }
 
-// Enqueues a copy: `enqueue(offset, bytes)` for each of its pieces.
-template <typename Enqueue>
-CUresult InPieces(Bytes size, const Enqueue& enqueue) {
-  CUresult result = CUDA_SUCCESS;
-  for (Bytes done; done < size && result == CUDA_SUCCESS; done += kLargestCopy) {
-    result = enqueue(done.count(), std::min(kLargestCopy, size - done).count());
-  }
-  return result;
-}
-
 }  // namespace
 
 absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* host, Bytes size) {
@@ -101,9 +87,7 @@ absl::Status CudaDevice::CopyIn(DeviceMemory& memory, Bytes offset, const char* 
     const CudaHostMemory::Use use(&host_, host, size);
     if (!use.pinned() && !ring_->pinned().IsZero()) return StageIn(at, host, size, what);
     return Wait(kIn, what, [&](CUstream stream) {
-      return InPieces(size, [&](uint64_t done, uint64_t bytes) {
-        return driver_->MemcpyHtoDAsync(at + done, host + done, bytes, stream);
-      });
+      return driver_->MemcpyHtoDAsync(at, host, size.count(), stream);
     });
   });
 }
@@ -115,9 +99,7 @@ absl::Status CudaDevice::CopyOut(const DeviceMemory& memory, Bytes offset, char*
       const CudaHostMemory::Use use(&host_, host, size);
       if (!use.pinned() && !ring_->pinned().IsZero()) return StageOut(at, host, size, what);
       return Wait(kOut, what, [&](CUstream stream) {
-        return InPieces(size, [&](uint64_t done, uint64_t bytes) {
-          return driver_->MemcpyDtoHAsync(host + done, at + done, bytes, stream);
-        });
+        return driver_->MemcpyDtoHAsync(host, at, size.count(), stream);
       });
     });
     if (IsCudaMemoryError(status)) reads = Reads::kRepeated;
