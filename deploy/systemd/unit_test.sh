@@ -38,9 +38,10 @@ for rated in memtided:8 memtide-metrics:12; do
   tail -n 1 <<<"$report"
 done
 
-# Memory pressure of the machine does not end the daemon, and it cannot take every thread.
+# Memory pressure of the machine neither ends the daemon nor swaps it out, and it cannot take every
+# thread.
 for line in OOMScoreAdjust=-900 OOMPolicy=continue ManagedOOMPreference=omit TasksMax=512 \
-  IOWeight=200 StartLimitIntervalSec=0; do
+  IOWeight=200 StartLimitIntervalSec=0 MemorySwapMax=0; do
   grep -qx "$line" "$unit" || { echo "the unit lacks $line" >&2; exit 1; }
 done
 
