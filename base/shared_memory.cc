@@ -274,6 +274,11 @@ absl::Status SharedMemory::Empty(Bytes offset, Bytes size) const {
   return PunchHole(fd_, offset, size);
 }
 
+Bytes SharedMemory::populated() const {
+  struct stat info = {};
+  return fstat(fd_, &info) == 0 ? Bytes(static_cast<uint64_t>(info.st_blocks) * 512) : Bytes();
+}
+
 absl::Status SharedMemory::Fill(Bytes offset, Bytes size) const {
   if (huge_pages_ == HugePages::kHugetlb) return absl::OkStatus();
   if (size > GetAvailableMemory().bytes) return Exhausted("does not fit", size);

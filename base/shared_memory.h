@@ -59,6 +59,9 @@ class SharedMemory {
   // then.
   absl::Status Fill(Bytes offset, Bytes size) const;
 
+  // The memory of its pages, whichever process has populated them. Zero with hugetlb pages.
+  Bytes populated() const;
+
   int fd() const { return fd_; }
   char* data() const { return data_; }
   Bytes size() const { return size_; }

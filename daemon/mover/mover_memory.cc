@@ -171,6 +171,8 @@ void Mover::Start(const DropRegion& effect) {
 // Pinned pages cannot be freed, so the slot is withdrawn from disk and device first.
 void Mover::Start(const ReleaseSlot& effect) {
   memory_.Push(effect.job, effect.size, [this, effect] {
+    // The machine lacks memory: what clients hold against the books goes first.
+    for (const std::shared_ptr<Region>& each : regions_.All()) each->EmptyTouched();
     const std::shared_ptr<Region> region = regions_.Find(effect.place.region);
     Withdraw(*region, effect.place.offset);
     region->empty.insert(effect.place.offset.count());
@@ -189,10 +191,12 @@ bool Mover::FillNext(Filling& filling) {
   const auto& [place, size, job] = filling.effect;
   const std::shared_ptr<Region> region = regions_.Find(place.region);
   const Bytes piece = std::min(WorkQueue::kPiece, size - filling.filled);
+  region->filling.insert(place.offset.count());
   // Fill takes the pages now: a first write on a machine without memory would kill the daemon.
   absl::Status status = region->host->Fill(place.offset + filling.filled, piece);
   filling.filled += piece;
   if (status.ok() && filling.filled < size) return false;
+  region->filling.erase(place.offset.count());
   if (status.ok()) {
     region->empty.erase(place.offset.count());
     Announce(*region, place.offset);

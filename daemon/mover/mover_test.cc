@@ -54,6 +54,33 @@ TEST_F(MoverTest, ASlotThatIsEmptiedHoldsNoMemoryUntilItIsFilledAgain) {
   EXPECT_EQ(inbox_.Await("no region 1"), absl::OkStatus());
 }
 
+TEST_F(MoverTest, WhatAClientTouchesInAnEmptySlotGoesWithTheNextSlotThatIsEmptied) {
+  MakeAll();
+  Mapping host(*mover_, kHost);
+  for (int slot = 0; slot < kSlots; ++slot) host.Fill(slot, 'a', kSlot);
+  mover_->Start(ReleaseSlot{{kHost, kSlot * 3}, kSlot});
+  inbox_.Await("emptied 3").IgnoreError();
+  host.Fill(3, 'b', kSlot);
+  EXPECT_TRUE(host.Holds(3, 'b', kSlot));
+  mover_->Start(ReleaseSlot{{kHost, kSlot * 5}, kSlot});
+  inbox_.Await("emptied 5").IgnoreError();
+  EXPECT_TRUE(host.Holds(3, '\0', kSlot));
+  EXPECT_TRUE(host.Holds(4, 'a', kSlot));
+}
+
+TEST_F(MoverTest, ASlotThatIsBeingFilledIsNotEmptiedAgain) {
+  Region region;
+  region.slot = kSlot;
+  region.host = *SharedMemory::Create("mover-test", kSlot * 3);
+  region.empty.insert({uint64_t{0}, kSlot.count()});
+  region.filling.insert(kSlot.count());
+  ASSERT_TRUE(region.host->Empty(Bytes(0), kSlot * 2).ok());
+  region.host->data()[0] = region.host->data()[kSlot.count()] = 'x';
+  region.EmptyTouched();
+  EXPECT_EQ(region.host->data()[0], '\0');
+  EXPECT_EQ(region.host->data()[kSlot.count()], 'x');
+}
+
 TEST_F(MoverTest, ACopyOfARegionHasItsBytesAndItsHoles) {
   MakeAll();
   Mapping old(*mover_, kHost);

@@ -17,6 +17,15 @@ MemoryExport Region::Export() const {
   return {MemoryKind::kSharedMemory, host->size(), host->fd(), ""};
 }
 
+void Region::EmptyTouched() const {
+  if (!host.has_value() || empty.empty()) return;
+  if (host->populated() <= host->size() - slot * empty.size()) return;
+  // If the kernel refuses, the next release of a slot tries again.
+  for (const uint64_t offset : empty) {
+    if (filling.count(offset) == 0) host->Empty(Bytes(offset), slot).IgnoreError();
+  }
+}
+
 void Regions::Add(RegionId id, std::shared_ptr<Region> region) {
   MutexLock lock(&mutex_);
   MEMTIDE_CHECK(regions_.emplace(id, std::move(region)).second) << "region " << id << " exists";
@@ -36,6 +45,13 @@ std::shared_ptr<Region> Regions::Find(RegionId id) const {
   const auto found = regions_.find(id);
   MEMTIDE_CHECK(found != regions_.end()) << "region " << id;
   return found->second;
+}
+
+std::vector<std::shared_ptr<Region>> Regions::All() const {
+  MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<Region>> regions;
+  for (const auto& [id, region] : regions_) regions.push_back(region);
+  return regions;
 }
 
 std::map<RegionId, std::shared_ptr<Region>> Regions::RemoveAll() {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -30,8 +31,13 @@ struct Region {
   size_t host_node = 0;  // The Mover's threads that work on host memory, by number.
   Bytes slot;
   bool read_only = false;  // Clients may only read it.
+  // Empties again what clients have touched in `empty`: they may have the whole region mapped, and
+  // what they populate there is in no account.
+  void EmptyTouched() const;
+
   // Offsets of a host region's slots without memory. Used by the memory thread, and after its end.
   std::set<uint64_t> empty;
+  std::set<uint64_t> filling;  // Those of them that get memory, piece by piece.
 };
 
 class Regions {
@@ -41,6 +47,7 @@ class Regions {
   // REQUIRES (both): there is a region `id`.
   std::shared_ptr<Region> Remove(RegionId id);
   std::shared_ptr<Region> Find(RegionId id) const;
+  std::vector<std::shared_ptr<Region>> All() const;
   // Removes and returns every region.
   std::map<RegionId, std::shared_ptr<Region>> RemoveAll();
 
