@@ -192,14 +192,15 @@ void Simulation::StepComplete(size_t index, Random* random) {
   absl::Status status = fails ? FaultOf(work) : absl::OkStatus();
   Feed(node_.Complete(
       index, std::move(status),
-      fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete()));
+      fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete(work)));
 }
 
 void Simulation::Restart() {
   if (!config_.persistent_jobs || !verdict_.ok()) return;
   dies_in_publish_ = false;
   revokes_.clear();
-  const Restore restore = node_.Restart(&luck_);
+  Restore restore = node_.Restart(&luck_);
+  if (fault_injector_ != nullptr) fault_injector_->Spoil(&restore);
   if (!verdict_.ok()) return;
   engine_ = std::make_unique<Engine>(ToOptions(config_));
   Feed(restore);
@@ -227,7 +228,7 @@ void Simulation::Feed(Event event) {
   const std::map<SessionId, std::vector<MemoryPlace>> may_die = MayDie(event);
   model_.Before(now_, event);
   std::vector<Effect> effects;
-  if (fault_injector_ == nullptr || !fault_injector_->Withhold(event)) {
+  if (fault_injector_ == nullptr || !fault_injector_->Withhold(event, &effects)) {
     engine_->Handle(now_, event, &effects);
     engine_->CheckInvariants();
   }

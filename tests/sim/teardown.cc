@@ -26,7 +26,7 @@ bool Simulation::SettleOnce() {
         work.kind == Work::Kind::kTransfer && work.transfer.kind == StartTransfer::Kind::kVerifySsd;
     Feed(node_.Complete(
         0, absl::OkStatus(),
-        fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete()));
+        fault_injector_ == nullptr ? InjectedFault::kNone : fault_injector_->OnComplete(work)));
     idle = idle && scrubs;
   }
   for (const SessionId session : Sessions(true)) {

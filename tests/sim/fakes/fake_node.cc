@@ -361,6 +361,7 @@ Event FakeNode::FinishTransfer(const Work& work, absl::Status status, InjectedFa
   if (transfer.make_sums) done.sums.assign(SumsOfSize(transfer.size), moved);
   if (lies_ != nullptr && to_disk) moved = StoredStamp(work, moved);
   if (lies_ != nullptr && ReadsSsd(transfer)) moved = LoadedStamp(transfer, moved, &done);
+  if (injected == InjectedFault::kKeepOldContent) moved = work.before;
   if (injected != InjectedFault::kLoseTransfer) SetTarget(transfer, moved);
   if (to_disk && failed_writes_.erase(KeyOf(transfer.store)) != 0) {
     probes_.Hit(Probe::kDiskWriteFailedThenDone);

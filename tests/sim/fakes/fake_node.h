@@ -91,7 +91,13 @@ struct HeldPart {
 };
 
 // What a planted fault does to the fake node itself: finished in name only.
-enum class InjectedFault : uint8_t { kNone, kLoseTransfer, kHideFailure, kLoseStep };
+enum class InjectedFault : uint8_t {
+  kNone,
+  kLoseTransfer,
+  kKeepOldContent,
+  kHideFailure,
+  kLoseStep
+};
 
 class FakeNode {
  public:

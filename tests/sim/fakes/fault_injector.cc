@@ -39,12 +39,30 @@ constexpr const char* kNames[kFaults] = {
     "a record calls a torn chunk whole",
     "a record names another slot",
     "a region is made on another device",
+    "a step is started twice",
+    "a step writes to what it reads",
+    "a step reads in another order",
+    "a failed step is reported as done",
+    "a commit is answered and never done",
+    "a record has an older step",
+    "a record has another manifest",
+    "a record lacks a chunk",
+    "a record does not say that a chunk was freed",
+    "a record calls a copy valid that is not",
+    "a chunk is missing at a restart",
+    "a write goes to another place of the disk",
+    "a read comes from another place of the disk",
+    "a write is forgotten by the disk",
+    "a store is never dropped",
+    "a store is dropped early",
     "a client computes from another slot",
     "a client computes into another slot",
+    "the end of a part goes unheard",
 };
 
-// Another slot of the same region, if it has one.
-bool Shift(MemoryPlace* place, Bytes step, Bytes region_size) {
+// Another slot of the same region or store, if it has one.
+template <typename Place>
+bool Shift(Place* place, Bytes step, Bytes region_size) {
   if (step.IsZero() || step + step > region_size) return false;
   place->offset = place->offset + step + step > region_size ? place->offset - place->offset
                                                             : place->offset + step;
@@ -55,35 +73,60 @@ bool Shift(MemoryPlace* place, Bytes step, Bytes region_size) {
 
 const char* FaultName(Fault fault) { return kNames[static_cast<size_t>(fault)]; }
 
-InjectedFault FaultInjector::OnComplete() {
+InjectedFault FaultInjector::OnComplete(const Work& work) {
+  const bool is_step = work.kind == Work::Kind::kStep;
+  const bool writes_disk =
+      work.kind == Work::Kind::kTransfer && work.transfer.kind == StartTransfer::Kind::kHostToSsd;
   if (fault_ == Fault::kTransferLost && Strikes()) return InjectedFault::kLoseTransfer;
+  if (fault_ == Fault::kDiskWriteForgotten && writes_disk && Strikes()) {
+    return InjectedFault::kKeepOldContent;
+  }
   if (fault_ == Fault::kStepLost && Strikes()) return InjectedFault::kLoseStep;
-  if (fault_ == Fault::kTransferFailureHidden && Strikes()) return InjectedFault::kHideFailure;
+  if (fault_ == Fault::kTransferFailureHidden && !is_step && Strikes()) {
+    return InjectedFault::kHideFailure;
+  }
+  // Few steps fail, so all of these failures are hidden.
+  if (fault_ == Fault::kStepFailureHidden && is_step) return InjectedFault::kHideFailure;
   return InjectedFault::kNone;
 }
 
-bool FaultInjector::Withhold(const Event& event) {
-  return fault_ == Fault::kClientDeathUnheard && std::holds_alternative<ClientGone>(event) &&
-         Strikes();
+bool FaultInjector::Withhold(const Event& event, std::vector<Effect>* effects) {
+  if (std::holds_alternative<ClientGone>(event)) {
+    return fault_ == Fault::kClientDeathUnheard && Strikes();
+  }
+  const auto* const commit = std::get_if<CommitCall>(&event);
+  const auto* const part = std::get_if<EndPartCall>(&event);
+  const bool withholds = (fault_ == Fault::kCommitNotDone && commit != nullptr && Strikes()) ||
+                         (fault_ == Fault::kPartEndUnheard && part != nullptr && Strikes());
+  if (!withholds) return false;
+  effects->push_back(Reply{commit != nullptr ? commit->call : part->call, absl::OkStatus(), {}});
+  return true;
+}
+
+void FaultInjector::Spoil(Restore* restore) {
+  if (fault_ != Fault::kRestoredWithoutChunk || restore->chunk_records.empty() || !Strikes())
+    return;
+  restore->chunk_records.pop_back();
+}
+
+bool FaultInjector::Removes(const Effect& effect) {
+  const auto is = [&](Fault fault, bool of_this_kind) {
+    return fault_ == fault && of_this_kind && Strikes();
+  };
+  return is(Fault::kReplyLost, std::holds_alternative<Reply>(effect)) ||
+         is(Fault::kTransferNeverStarted, std::holds_alternative<StartTransfer>(effect)) ||
+         is(Fault::kRegionNotSent, std::holds_alternative<SendRegion>(effect)) ||
+         is(Fault::kRegionGoneUnsaid, std::holds_alternative<SendRegionGone>(effect)) ||
+         is(Fault::kStepNeverStarted, std::holds_alternative<StartStep>(effect)) ||
+         is(Fault::kRecordLost, std::holds_alternative<Record>(effect)) ||
+         is(Fault::kRegionNeverDropped, std::holds_alternative<DropRegion>(effect)) ||
+         is(Fault::kStoreNeverDropped, std::holds_alternative<DropStore>(effect));
 }
 
 void FaultInjector::Spoil(std::vector<Effect>* effects, const FakeNode& node) {
   std::vector<Effect> spoilt;
   for (Effect& effect : *effects) {
-    const bool removed =
-        (fault_ == Fault::kReplyLost && std::holds_alternative<Reply>(effect) && Strikes()) ||
-        (fault_ == Fault::kTransferNeverStarted && std::holds_alternative<StartTransfer>(effect) &&
-         Strikes()) ||
-        (fault_ == Fault::kRegionNotSent && std::holds_alternative<SendRegion>(effect) &&
-         Strikes()) ||
-        (fault_ == Fault::kRegionGoneUnsaid && std::holds_alternative<SendRegionGone>(effect) &&
-         Strikes()) ||
-        (fault_ == Fault::kStepNeverStarted && std::holds_alternative<StartStep>(effect) &&
-         Strikes()) ||
-        (fault_ == Fault::kRecordLost && std::holds_alternative<Record>(effect) && Strikes()) ||
-        (fault_ == Fault::kRegionNeverDropped && std::holds_alternative<DropRegion>(effect) &&
-         Strikes());
-    if (removed) continue;
+    if (Removes(effect)) continue;
     std::vector<Effect> more;
     SpoilOne(&effect, node, &more);
     spoilt.push_back(std::move(effect));
@@ -96,11 +139,11 @@ void FaultInjector::SpoilOne(Effect* effect, const FakeNode& node, std::vector<E
   if (auto* reply = std::get_if<Reply>(effect)) {
     if (SpoilReply(reply, more) && fault_ == Fault::kReplyTwice) more->push_back(*effect);
   } else if (auto* transfer = std::get_if<StartTransfer>(effect)) {
-    SpoilTransfer(transfer, node);
+    SpoilTransfer(transfer, node, more);
   } else if (auto* record = std::get_if<Record>(effect)) {
     SpoilRecord(record);
   } else if (auto* step = std::get_if<StartStep>(effect)) {
-    if (fault_ == Fault::kStepFromOtherSlot && Strikes()) step->chunks[0] = step->chunks.back();
+    SpoilStep(step, more);
   } else if (auto* make = std::get_if<MakeRegion>(effect)) {
     const bool on_device = make->pool.tier == Tier::kDevice;
     if (fault_ == Fault::kRegionOnOtherDevice && on_device && Strikes()) ++make->pool.device;
@@ -117,6 +160,25 @@ void FaultInjector::SpoilOne(Effect* effect, const FakeNode& node, std::vector<E
     if (fault_ == Fault::kSessionClosedForNothing && Strikes()) {
       more->push_back(CloseSession{send->session, absl::UnavailableError("planted")});
     }
+  }
+}
+
+void FaultInjector::SpoilStep(StartStep* step, std::vector<Effect>* more) {
+  switch (fault_) {
+    case Fault::kStepTwice:
+      if (Strikes()) more->push_back(*step);
+      break;
+    case Fault::kStepFromOtherSlot:
+      if (Strikes()) step->chunks[0] = step->chunks.back();
+      break;
+    case Fault::kStepInOtherSlot:
+      if (Strikes()) step->chunks.back() = step->chunks[0];
+      break;
+    case Fault::kStepReadsInOtherOrder:
+      if (ReadsOf(*step) >= 2 && Strikes()) std::swap(step->chunks[0], step->chunks[1]);
+      break;
+    default:
+      break;
   }
 }
 
@@ -176,11 +238,24 @@ bool FaultInjector::SpoilReply(Reply* reply, std::vector<Effect>* more) {
 }
 
 void FaultInjector::SpoilRecord(Record* record) {
+  for (JobRecord& job : record->jobs) {
+    if (job.committed_step == 0) continue;
+    if (fault_ == Fault::kRecordOfOlderStep && Strikes()) --job.committed_step;
+    if (fault_ == Fault::kRecordOfOtherManifest && Strikes()) job.manifest += '?';
+  }
+  const bool lacks = fault_ == Fault::kRecordWithoutChunk && !record->chunks.empty();
+  if (lacks && Strikes()) record->chunks.pop_back();
+  if (fault_ == Fault::kRecordKeepsFreedChunk && Strikes()) record->freed.clear();
   for (ChunkRecord& chunk : record->chunks) {
     if (fault_ == Fault::kRecordHidesTorn && chunk.torn && Strikes()) {
       chunk.torn = false;
       if (chunk.ssd) chunk.ssd->valid = true;
       if (chunk.host) chunk.host->valid = true;
+    }
+    if (fault_ == Fault::kRecordCallsStaleCopyValid && chunk.ssd && !chunk.ssd->valid &&
+        !chunk.torn && Strikes()) {
+      chunk.ssd->valid = true;
+      chunk.host.reset();
     }
     if (fault_ == Fault::kRecordCopyInOtherSlot && chunk.host && chunk.host->valid && Strikes()) {
       chunk.host->slot ^= 1;
@@ -205,7 +280,21 @@ void FaultInjector::SpoilLease(Lease* lease) {
   }
 }
 
-void FaultInjector::SpoilTransfer(StartTransfer* transfer, const FakeNode& node) {
+void FaultInjector::SpoilTransfer(StartTransfer* transfer, const FakeNode& node,
+                                  std::vector<Effect>* more) {
+  const bool writes_disk = transfer->kind == StartTransfer::Kind::kHostToSsd;
+  const bool reads_disk = transfer->kind == StartTransfer::Kind::kSsdToHost;
+  const auto store = node.stores().find(transfer->store.store);
+  if ((writes_disk || reads_disk) && store != node.stores().end()) {
+    const Fault misdirected =
+        writes_disk ? Fault::kDiskWriteMisdirected : Fault::kDiskReadMisdirected;
+    if (fault_ == misdirected && Strikes()) {
+      Shift(&transfer->store, transfer->size, store->second.size);
+    }
+    if (fault_ == Fault::kStoreDroppedEarly && Strikes()) {
+      more->push_back(DropStore{transfer->store.store});
+    }
+  }
   const auto size_of = [&node](MemoryPlace place) {
     const auto region = node.regions().find(place.region);
     return region == node.regions().end() ? Bytes() : region->second.size;

@@ -49,11 +49,28 @@ enum class Fault : uint8_t {
   kRecordHidesTorn,
   kRecordCopyInOtherSlot,
   kRegionOnOtherDevice,
+  kStepTwice,
+  kStepInOtherSlot,
+  kStepReadsInOtherOrder,
+  kStepFailureHidden,
+  kCommitNotDone,  // Answered, and the engine never gets the call.
+  kRecordOfOlderStep,
+  kRecordOfOtherManifest,
+  kRecordWithoutChunk,
+  kRecordKeepsFreedChunk,
+  kRecordCallsStaleCopyValid,
+  kRestoredWithoutChunk,
+  kDiskWriteMisdirected,
+  kDiskReadMisdirected,
+  kDiskWriteForgotten,  // The place holds its old bytes.
+  kStoreNeverDropped,
+  kStoreDroppedEarly,
   // From here on: only with parts that clients compute.
   kPartFromOtherSlot,
   kPartInOtherSlot,
+  kPartEndUnheard,  // Answered, and the engine never gets the call.
 };
-inline constexpr int kFaults = 35;
+inline constexpr int kFaults = 52;
 
 const char* FaultName(Fault fault);
 
@@ -65,18 +82,23 @@ class FaultInjector {
 
   // What the fake node and the model are shown instead.
   void Spoil(std::vector<Effect>* effects, const FakeNode& node);
-  // What the fake node does to the next piece of work that it completes.
-  InjectedFault OnComplete();
-  // Whether the engine is to be kept from hearing the event.
-  bool Withhold(const Event& event);
+  // What the fake node does to the piece of work that it completes next.
+  InjectedFault OnComplete(const Work& work);
+  // Whether the engine is to be kept from hearing the event. Adds what the edge does instead.
+  bool Withhold(const Event& event, std::vector<Effect>* effects);
+  // What the next daemon finds instead.
+  void Spoil(Restore* restore);
 
  private:
   bool Strikes() { return random_.Below(one_in_) == 0; }
+  // Whether the effect is to be taken away.
+  bool Removes(const Effect& effect);
+  void SpoilStep(StartStep* step, std::vector<Effect>* more);
   void SpoilOne(Effect* effect, const FakeNode& node, std::vector<Effect>* more);
   bool SpoilReply(Reply* reply, std::vector<Effect>* more);
   void SpoilLease(Lease* lease);
   void SpoilRecord(Record* record);
-  void SpoilTransfer(StartTransfer* transfer, const FakeNode& node);
+  void SpoilTransfer(StartTransfer* transfer, const FakeNode& node, std::vector<Effect>* more);
 
   const Fault fault_;
   const uint32_t one_in_;
