@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/shared_memory.h"
 #include "base/status_macros.h"
+#include "daemon/effect_log.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/io/open_disk.h"
 #include "daemon/recovery/restore.h"
@@ -59,64 +60,6 @@ absl::Status MakeDirectories(const std::vector<std::string>& paths) {
   return absl::OkStatus();
 }
 
-void Log(const MachineShort& shortage) {
-  if (shortage.begins) {
-    spdlog::warn(
-        "{} are available (of the machine, or of memory_limit_bytes), less than the {} kept for "
-        "programs (host_reserve_bytes) or than they are about to need: jobs lend what they can "
-        "spare of the host pool",
-        FormatBytes(shortage.available), FormatBytes(shortage.reserve));
-    return;
-  }
-  spdlog::info("{} are available: the host pool is whole again", FormatBytes(shortage.available));
-}
-
-std::string Named(const std::string& job) {
-  return absl::StrCat("job \"", absl::CEscape(job), "\"");
-}
-
-void Log(const LentUnderProcess& lent) {
-  spdlog::warn(
-      "session {} ended, and its process is not known to have: {} slots of the GPU that it had "
-      "leased are lent again, although its kernels may still run. If the process hangs, end it",
-      lent.session.value(), lent.slots);
-}
-
-std::string NameOf(JobId id, const std::string& name) {
-  return name.empty() ? absl::StrCat("job ", id.value()) : Named(name);
-}
-
-void Log(const RegionsStayExposed& exposed) {
-  spdlog::warn(
-      "{} keeps its host memory, to which a process that was not renewed, or that served the last "
-      "daemon, may still write: {}. If such a process hangs, end it before you resume the job",
-      NameOf(exposed.job, exposed.job_name), std::string(exposed.why.message()));
-}
-
-void Log(const BadCopyFound& found) {
-  spdlog::error("chunk {} of {}: {}; read twice. {}", found.chunk.value(),
-                NameOf(found.job, found.job_name), std::string(found.what.message()),
-                found.has_other_copy
-                    ? "Another copy is valid, and is written to the SSD again"
-                    : "No other copy is valid: what the chunk holds is lost. Check the drive");
-}
-
-void Log(const Misprediction& misprediction) {
-  const std::string job = NameOf(misprediction.job, misprediction.job_name);
-  if (misprediction.expected == 0) {
-    spdlog::info("{}: recorded iteration {}: {} chunk uses", job, misprediction.iteration,
-                 misprediction.uses);
-    return;
-  }
-  spdlog::info(
-      "{}: iteration {} was mispredicted (misprediction {} of this job): {} of its {} chunk uses "
-      "came "
-      "in the order of the {} predicted; {}",
-      job, misprediction.iteration, misprediction.mispredictions, misprediction.as_expected,
-      misprediction.uses, misprediction.expected,
-      misprediction.remembered ? "its new order is recorded" : "its order is not recorded");
-}
-
 void LogDirectories(const std::vector<DiskDirectory>& directories) {
   // One directory has all stripes.
   if (directories.size() == 1) return;
@@ -142,6 +85,7 @@ struct Route {
   Mover& mover;
   FdServer& fd_server;
   Journal* journal;
+  const std::vector<std::string>& ssd_dirs;
 
   void operator()(const SendRegion& effect) const {
     fd_server.SendRegion(effect.session, effect.region);
@@ -157,10 +101,8 @@ struct Route {
   void operator()(const LentUnderProcess& effect) const { Log(effect); }
   void operator()(const RegionsStayExposed& effect) const { Log(effect); }
   void operator()(const BadCopyFound& effect) const { Log(effect); }
-  void operator()(const JobLost& effect) const {
-    spdlog::warn("{} is lost, with its step {}: {}", Named(effect.job_name), effect.committed_step,
-                 std::string(effect.why.message()));
-  }
+  void operator()(const WritesWait& effect) const { Log(effect, ssd_dirs); }
+  void operator()(const JobLost& effect) const { Log(effect); }
   void operator()(Record& effect) const {
     // Only the disk knows the stripes of a store. The engine lists none that the mover has not
     // made.
@@ -184,6 +126,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(const Config& config, Persiste
   // The directory is claimed first, so that a second daemon ends before it takes any memory.
   MEMTIDE_ASSIGN_OR_RETURN(node->socket_dir_, SocketDir::Claim(config.socket_dir));
   MEMTIDE_RETURN_IF_ERROR(node->StartMemory(Measure(persisted).blocks));
+  node->StartKeeper();
   MEMTIDE_RETURN_IF_ERROR(node->StartMetrics());
   MEMTIDE_RETURN_IF_ERROR(node->StartEdges(std::move(persisted)));
   spdlog::info("memtided {} serves {}", kVersion, node->socket_dir_->path());
@@ -194,6 +137,7 @@ Node::~Node() {
   // loop_ stops first, so that no event comes in and the engine decides nothing more. Then the
   // edges end, and last the mover with the transfers in flight.
   for (const OpenedDevice& each : devices_) each.device->Listen(nullptr);
+  write_keeper_.reset();  // It asks the engine once more.
   if (loop_ != nullptr) loop_->Stop();
   if (grpc_server_ != nullptr) grpc_server_->Stop(kReplyPatience);
   exporter_.reset();
@@ -225,6 +169,8 @@ EngineOptions Node::ToEngineOptions() const {
   // Without a descriptor store nothing outlives the daemon, so no record is made.
   options.persistent_jobs = HasFdStore();
   options.verify = ToVerify(config_.verify);
+  options.ssd_drives = ssd_drives_;
+  options.user_ssd_per_day = config_.user_ssd_written_per_day;
   return options;
 }
 
@@ -251,8 +197,11 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
     spdlog::info("ssd pool: {}, {}", FormatBytes(config_.ssd_pool), disk_->Describe());
     LogDirectories(disk_->Directories());
     for (const DiskDirectory& directory : disk_->Directories()) {
+      const size_t number = services_.ssd_directories.size();
       services_.ssd_directories.push_back(ToProto(directory));
+      services_.ssd_directories.back().set_endurance_bytes(config_.ssd_endurance[number].count());
     }
+    ssd_drives_ = LoadDrives(config_.ssd_dirs, config_.ssd_written_per_day);
   }
   engine_ = std::make_unique<Engine>(ToEngineOptions());
   loop_ = std::make_unique<Loop>(
@@ -291,7 +240,22 @@ NodeSnapshot Node::SnapshotOf(InspectReply node) const {
     const DeviceHealth health = each.device->health();
     snapshot.devices.push_back({health.state.ok(), health.losses});
   }
+  for (size_t i = 0; i < config_.ssd_dirs.size(); ++i) {
+    snapshot.ssd_directories.push_back({config_.ssd_dirs[i], config_.ssd_endurance[i]});
+  }
   return snapshot;
+}
+
+void Node::StartKeeper() {
+  if (config_.ssd_dirs.empty()) return;
+  const auto inspect = [this]() -> absl::StatusOr<InspectReply> {
+    InspectCall call;
+    call.past_writes = true;
+    Reply reply = CallAndWait(loop_.get(), call, kInspectPatience);
+    MEMTIDE_RETURN_IF_ERROR(reply.status);
+    return std::get<InspectReply>(std::move(reply.value));
+  };
+  write_keeper_ = std::make_unique<WriteKeeper>(config_.ssd_dirs, ssd_drives_, inspect);
 }
 
 absl::Status Node::StartMetrics() {
@@ -372,7 +336,7 @@ absl::Status Node::StartEdges(PersistedState persisted) {
 // REQUIRES: mover_ and fd_server_ exist. The engine has no effect for them before the first
 // session, which opens after both were made.
 void Node::CarryOut(Effect effect) {
-  std::visit(Route{*mover_, *fd_server_, journal_.get()}, effect);
+  std::visit(Route{*mover_, *fd_server_, journal_.get(), config_.ssd_dirs}, effect);
 }
 
 }  // namespace memtide

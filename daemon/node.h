@@ -32,6 +32,7 @@
 #include "daemon/session/fd_server.h"
 #include "daemon/session/socket_dir.h"
 #include "daemon/session/token_table.h"
+#include "daemon/write_keeper.h"
 
 namespace memtide {
 
@@ -59,6 +60,7 @@ class Node : private EffectSink {
   // `persisted_blocks`: PersistedMemory::blocks.
   absl::Status StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks);
   absl::Status StartEdges(PersistedState persisted);
+  void StartKeeper();
   absl::Status StartMetrics();
   // Restores the jobs of the last daemon, and starts the journal for the next one.
   absl::Status Recover(PersistedState persisted);
@@ -69,6 +71,7 @@ class Node : private EffectSink {
   std::unique_ptr<SocketDir> socket_dir_;
   std::vector<OpenedDevice> devices_;  // By their numbers.
   std::unique_ptr<Disk> disk_;
+  std::vector<SsdDrive> ssd_drives_;  // As they were at the start. Empty: no SSD pool.
   EdgeCounters edge_counters_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Loop> loop_;
@@ -83,6 +86,7 @@ class Node : private EffectSink {
   std::unique_ptr<GrpcServer> grpc_server_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<Exporter> exporter_;
+  std::unique_ptr<WriteKeeper> write_keeper_;  // Null: no SSD pool.
 };
 
 }  // namespace memtide

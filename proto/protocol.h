@@ -35,6 +35,10 @@ inline constexpr Bytes kMaxChunkSize = GiB(1);    // One registered io_uring buf
 // descriptor in a client.
 inline constexpr uint32_t kMaxDeviceRegions = 4096;
 
+// The details of an error (grpc-status-details-bin) after which a client makes the same call again:
+// it has to wait on, for something that ends by itself.
+inline constexpr char kCallAgain[] = "memtide: call again";
+
 }  // namespace memtide
 
 #endif  // MEMTIDE_PROTO_PROTOCOL_H_

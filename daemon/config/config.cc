@@ -20,6 +20,8 @@ constexpr std::chrono::seconds kLeastSessionLease{1};
 // More than a program allocates until the daemon measures memory again and has written a few
 // chunks.
 constexpr Bytes kMostReserve = GiB(1);
+// The largest chunk takes half of this budget.
+constexpr Bytes kLeastWrittenPerDay(2 * kMaxChunkSize.count());
 // Four fifths of the free space, because a full file system is slow, and its other users fail.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 
@@ -134,6 +136,51 @@ absl::Status SetSsd(const v1::NodeConfig& proto, const Machine& machine, Config*
   return absl::OkStatus();
 }
 
+// A value for each directory.
+absl::StatusOr<std::vector<Bytes>> ForEachDir(
+    absl::string_view field, const google::protobuf::RepeatedField<uint64_t>& values, size_t dirs) {
+  const size_t given = static_cast<size_t>(values.size());
+  if (given > 1 && given != dirs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", given, " values for ", dirs,
+                     " SSD directories; give one for all, or one for each"));
+  }
+  std::vector<Bytes> each(dirs);
+  for (size_t i = 0; i < dirs && given > 0; ++i) {
+    each[i] = Bytes(values[given == 1 ? 0 : static_cast<int>(i)]);
+  }
+  return each;
+}
+
+absl::Status CheckBudget(absl::string_view field, Bytes per_day) {
+  if (per_day.IsZero() || per_day >= kLeastWrittenPerDay) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": ", FormatBytes(per_day), "; at least ", FormatBytes(kLeastWrittenPerDay),
+      ", as the largest chunk could else not be written in a day"));
+}
+
+absl::Status SetSsdWrites(const v1::NodeConfig& proto, Config* config) {
+  const bool given = proto.ssd_written_per_day_bytes_size() > 0 ||
+                     proto.ssd_endurance_bytes_size() > 0 ||
+                     proto.user_ssd_written_per_day_bytes() > 0;
+  if (given && config->ssd_dirs.empty()) {
+    return absl::InvalidArgumentError(
+        "ssd_pool: DISABLED, but ssd_written_per_day_bytes, user_ssd_written_per_day_bytes or "
+        "ssd_endurance_bytes is given. Leave either out");
+  }
+  const size_t dirs = config->ssd_dirs.size();
+  MEMTIDE_ASSIGN_OR_RETURN(
+      config->ssd_written_per_day,
+      ForEachDir("ssd_written_per_day_bytes", proto.ssd_written_per_day_bytes(), dirs));
+  MEMTIDE_ASSIGN_OR_RETURN(config->ssd_endurance,
+                           ForEachDir("ssd_endurance_bytes", proto.ssd_endurance_bytes(), dirs));
+  for (const Bytes per_day : config->ssd_written_per_day) {
+    MEMTIDE_RETURN_IF_ERROR(CheckBudget("ssd_written_per_day_bytes", per_day));
+  }
+  config->user_ssd_written_per_day = Bytes(proto.user_ssd_written_per_day_bytes());
+  return CheckBudget("user_ssd_written_per_day_bytes", config->user_ssd_written_per_day);
+}
+
 absl::StatusOr<v1::Verify> ToVerify(v1::Verify verify) {
   if (verify == v1::VERIFY_UNSPECIFIED) return v1::VERIFY_KEPT;
   if (v1::Verify_IsValid(verify)) return verify;
@@ -198,6 +245,7 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   if (!config.emulated_device) config.memory_limit = Bytes(proto.memory_limit_bytes());
   MEMTIDE_ASSIGN_OR_RETURN(config.host_reserve, ToHostReserve(proto, machine, &config));
   MEMTIDE_RETURN_IF_ERROR(SetSsd(proto, machine, &config));
+  MEMTIDE_RETURN_IF_ERROR(SetSsdWrites(proto, &config));
   MEMTIDE_ASSIGN_OR_RETURN(config.verify, ToVerify(proto.verify()));
   MEMTIDE_ASSIGN_OR_RETURN(config.metrics_address, ToMetricsAddress(proto.metrics_address()));
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));

@@ -49,6 +49,9 @@ struct Config {
   Bytes memory_limit;                 // For this daemon and its parent process. Zero: none.
   std::vector<std::string> ssd_dirs;  // Absolute. Empty: no SSD pool.
   Bytes ssd_pool;
+  // By directory; zero: no budget, and not known.
+  std::vector<Bytes> ssd_written_per_day, ssd_endurance;
+  Bytes user_ssd_written_per_day;  // Zero: no budget.
   v1::Verify verify = v1::VERIFY_KEPT;
   std::string metrics_address;  // host:port; port 0: any free one. Empty: no port is opened.
   LogLevel log_level = LogLevel::kInfo;

@@ -73,6 +73,10 @@ TEST(ConfigTest, TakesEveryField) {
     log_level: "debug"
     lifeline_fd: 3
     session_lease { seconds: 5 }
+    ssd_written_per_day_bytes: 0
+    ssd_written_per_day_bytes: 500000000000
+    ssd_endurance_bytes: 600000000000000
+    user_ssd_written_per_day_bytes: 100000000000
   )pb");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->socket_dir, "/s");
@@ -87,6 +91,21 @@ TEST(ConfigTest, TakesEveryField) {
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->lifeline_fd, 3);
   EXPECT_EQ(config->session_lease, std::chrono::seconds(5));
+  EXPECT_EQ(config->ssd_written_per_day, (std::vector<Bytes>{Bytes(), Bytes(500'000'000'000)}));
+  EXPECT_EQ(config->ssd_endurance, std::vector<Bytes>(2, Bytes(600'000'000'000'000)));
+  EXPECT_EQ(config->user_ssd_written_per_day, Bytes(100'000'000'000));
+}
+
+TEST(ConfigTest, BudgetsOfWritesAreForEachDirectoryAndLetTheLargestChunkThrough) {
+  EXPECT_EQ(Refusal("ssd_written_per_day_bytes: 1073741824", StatusCode::kInvalidArgument),
+            "ssd_written_per_day_bytes: 1 GiB; at least 2 GiB, as the largest chunk could else not "
+            "be written in a day");
+  Refusal("user_ssd_written_per_day_bytes: 1", StatusCode::kInvalidArgument);
+  EXPECT_EQ(Refusal("ssd_endurance_bytes: 1 ssd_endurance_bytes: 2", StatusCode::kInvalidArgument),
+            "ssd_endurance_bytes: 2 values for 1 SSD directories; give one for all, or one for "
+            "each");
+  Refusal("ssd_pool: SSD_POOL_DISABLED ssd_endurance_bytes: 1", StatusCode::kInvalidArgument);
+  EXPECT_EQ(FromText("")->ssd_written_per_day, std::vector<Bytes>(1));
 }
 
 TEST(ConfigTest, TheReserveCanBeNoneAndIsNoMoreThanAGibibyteUnlessAskedFor) {

@@ -105,6 +105,21 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
       ->allow_extra_args(false);
   add_size("--ssd-pool", "Space for chunks over all of them [80% of what is free]",
            "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
+  add_size(
+      "--ssd-written-per-day",
+      "Most that is written to each SSD directory in 24 hours, such as 500GB, by which evictions "
+      "wait; may be repeated, for each directory [no budget]",
+      "leave it out for no budget",
+      [flags](uint64_t bytes) { flags->add_ssd_written_per_day_bytes(bytes); });
+  add_size("--ssd-endurance",
+           "Bytes that can be written to each drive in its life, such as 600TB; may be repeated "
+           "[unknown]",
+           "leave it out if it is not known",
+           [flags](uint64_t bytes) { flags->add_ssd_endurance_bytes(bytes); });
+  add_size("--user-ssd-written-per-day",
+           "Most that the jobs of one user write to SSD in 24 hours [no budget]",
+           "leave it out for no budget",
+           [flags](uint64_t bytes) { flags->set_user_ssd_written_per_day_bytes(bytes); });
   app->add_flag_callback(
       "--no-ssd", [flags] { flags->set_ssd_pool(v1::SSD_POOL_DISABLED); }, "No SSD pool");
   app->add_option_function<std::string>(
@@ -144,6 +159,8 @@ void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
 // Overwrites the file's settings with the flags'. A repeated flag replaces the whole list.
 void Override(const v1::NodeConfig& flags, v1::NodeConfig* config) {
   if (!flags.ssd_dirs().empty()) config->clear_ssd_dirs();
+  if (!flags.ssd_written_per_day_bytes().empty()) config->clear_ssd_written_per_day_bytes();
+  if (!flags.ssd_endurance_bytes().empty()) config->clear_ssd_endurance_bytes();
   config->MergeFrom(flags);
 }
 

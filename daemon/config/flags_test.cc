@@ -17,11 +17,12 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 }
 
 TEST(FlagsTest, EveryFieldIsAFlag) {
-  const auto line =
-      Parse({"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB",
-             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a",
-             "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
-             "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
+  const auto line = Parse(
+      {"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB", "--device-bandwidth=4GB",
+       "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir", "/b",
+       "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0", "--log-level=debug", "--lifeline-fd=3",
+       "--session-lease=1m30s", "--ssd-written-per-day=500GB", "--ssd-written-per-day=3GiB",
+       "--ssd-endurance=600TB", "--user-ssd-written-per-day=2GiB"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
       R"pb(
@@ -40,6 +41,10 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
         log_level: "debug"
         lifeline_fd: 3
         session_lease { seconds: 90 }
+        ssd_written_per_day_bytes: 500000000000
+        ssd_written_per_day_bytes: 3221225472
+        ssd_endurance_bytes: 600000000000000
+        user_ssd_written_per_day_bytes: 2147483648
       )pb",
       "expected");
   ASSERT_TRUE(expected.ok()) << expected.status();
@@ -73,9 +78,12 @@ TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {
     ssd_dirs: "/file1"
     ssd_dirs: "/file2"
     log_level: "error"
+    ssd_written_per_day_bytes: 1
+    ssd_endurance_bytes: 1
   )pb";
-  const auto line = Parse({"--config", path, "--socket-dir=/flag", "--device-pool=2MiB",
-                           "--device-latency=3us", "--ssd-dir=/flag"});
+  const auto line =
+      Parse({"--config", path, "--socket-dir=/flag", "--device-pool=2MiB", "--device-latency=3us",
+             "--ssd-dir=/flag", "--ssd-written-per-day=2GiB", "--ssd-endurance=1TB"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.socket_dir(), "/flag");
   EXPECT_EQ(line->config.device_pool_bytes(), MiB(2).count());
@@ -83,6 +91,10 @@ TEST(FlagsTest, FlagsReplaceWhatTheFileSays) {
   EXPECT_EQ(line->config.emulated_link().latency().nanos(), 3000);
   ASSERT_EQ(line->config.ssd_dirs_size(), 1);
   EXPECT_EQ(line->config.ssd_dirs(0), "/flag");
+  ASSERT_EQ(line->config.ssd_written_per_day_bytes_size(), 1);
+  EXPECT_EQ(line->config.ssd_written_per_day_bytes(0), uint64_t{2} << 30);
+  ASSERT_EQ(line->config.ssd_endurance_bytes_size(), 1);
+  EXPECT_EQ(line->config.ssd_endurance_bytes(0), 1'000'000'000'000);
   EXPECT_EQ(line->config.log_level(), "error");
 }
 
@@ -112,7 +124,7 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 16) << "a new field needs a flag, and a line in this test";
+  EXPECT_EQ(type.field_count(), 19) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

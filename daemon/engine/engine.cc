@@ -21,7 +21,8 @@ EngineState::EngineState(const EngineOptions& options)
     : options_(options),
       sessions_(options.limits),
       ledger_({options.device_capacities, options.host_capacity, options.ssd_capacity},
-              options.limits) {
+              options.limits),
+      writes_(options.ssd_drives, options.user_ssd_per_day) {
   MEMTIDE_CHECK(!options.device_capacities.empty() || !options.host_capacity.IsZero());
   MEMTIDE_CHECK(options.device_capacities.size() <= kMostDevices);
   MEMTIDE_CHECK(!options.device_kinds.empty());
@@ -54,7 +55,7 @@ void EngineState::Answer(CallId call, absl::Status status) {
 }
 
 void EngineState::Refuse(CallId call, absl::Status status) {
-  ++counters_.calls_refused;
+  counters_.calls_refused += !status.GetPayload(kCallAgain).has_value();
   Answer(call, std::move(status));
 }
 

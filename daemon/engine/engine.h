@@ -64,6 +64,9 @@ struct EngineOptions {
   // The memory of jobs with a time to live, and their records, outlive the daemon.
   bool persistent_jobs = false;
   Verify verify = Verify::kOff;
+  // The directories of the SSD pool. Empty: one without a budget.
+  std::vector<SsdDrive> ssd_drives;
+  Bytes user_ssd_per_day;  // The most that a user's jobs write to SSD in 24 hours. Zero: no budget.
 };
 
 class EngineState;

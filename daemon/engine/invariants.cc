@@ -152,7 +152,8 @@ void EngineState::CheckChunk(ChunkIndex index) const {
   }
   for (const Tier tier : kAllTiers) {
     MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
-    MEMTIDE_CHECK(!chunk.waits_for.has(tier) || !chunk.has_slot(tier)) << "waits for what it has";
+    MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
+        << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
     // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
     MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
@@ -197,7 +198,9 @@ void EngineState::CheckJob(const Job& job) const {
                   std::max(share.most_slots(), share.slots().backed_slots()));
     MEMTIDE_CHECK(queues.evicting.value() == at_tier.evicting);
     MEMTIDE_CHECK(queues.prefetches.value() == at_tier.prefetches);
-    MEMTIDE_CHECK(queues.slot_queue.size() == at_tier.queued);
+    const bool on_ssd = tier == Tier::kSsd;
+    MEMTIDE_CHECK(at_tier.queued ==
+                  (on_ssd ? writes_.WaitingOf(job.id) : queues.slot_queue.size()));
     CheckShare(job, tier, job.contents == nullptr ? at_tier.numbers : job.contents->slots());
   }
   const Share& device = job.share(Tier::kDevice);
@@ -210,6 +213,7 @@ void EngineState::CheckJob(const Job& job) const {
 void EngineState::CheckTables() const {
   ledger_.CheckInvariants();
   record_log_.CheckInvariants();
+  writes_.CheckInvariants();
   // Handle() makes the record at the end of each event.
   MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
   work_.CheckInvariants();

@@ -129,7 +129,8 @@ struct Job {
   uint64_t committed_step = 0;
   Manifest manifest;  // The step manifest of the last commit.
   ListedWork listed_work{this};
-  Duration stalled{0};       // The sum of the stalls of its fetches.
+  Duration stalled{0};                        // The sum of the stalls of its fetches.
+  absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
   uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
   absl::Status last_error;   // The last failed transfer or segment; explains an expired deadline.
 

@@ -20,6 +20,8 @@
 #include "daemon/engine/tables/record_log.h"
 #include "daemon/engine/tables/session_table.h"
 #include "daemon/engine/tables/work_list.h"
+#include "daemon/engine/writes/ssd_writes.h"
+#include "daemon/io/stripes.h"
 
 namespace memtide {
 
@@ -84,6 +86,7 @@ class EngineState {
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
+  void NoteStripes(StoreId store, StripeCounts counts);
   void SendRegions(const Job& job, uint32_t region);
   void SegmentDropped(uint32_t segment);
   void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
@@ -410,6 +413,21 @@ class EngineState {
   void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
   void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                       const absl::Status& status);
+  // --- chunks/pacing.cc ---
+  // The write of the chunk to its place on SSD.
+  SsdWrite WriteOf(ChunkIndex index) const;
+  // False: the chunk waits until the budgets permit the write.
+  bool BeginWrite(ChunkIndex index);
+  void StopWaitingForWrite(ChunkIndex index);
+  // Tries the writes again that the budgets permit now.
+  void ServeWrites();
+  void ReportWait(ChunkIndex index);
+  // Whether evictions of the job have waited for a budget since then.
+  bool WaitedForBudget(const Job& job, Instant since) const;
+  // The reply to a call that has waited for long, and has to wait on.
+  static absl::Status CallAgain(const std::string& what);
+
+  // --- chunks/movement.cc, continued ---
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
   bool WriteBack(ChunkIndex index, Tier tier);
   // Whether the content would be lost without the copy there, or would be when the daemon ends.
@@ -561,7 +579,10 @@ class EngineState {
   // as the slots of the chunks, which point into the pools of the jobs.
   SessionTable sessions_;
   ShareLedger ledger_;
-  ManifestBytes manifest_bytes_;  // What the jobs' manifests take.
+  SsdWrites writes_;
+  std::map<uint32_t, Stripes> stripes_;         // Of stores, where there are several drives.
+  std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
+  ManifestBytes manifest_bytes_;                // What the jobs' manifests take.
   std::map<JobId, std::unique_ptr<Job>> jobs_;
   std::map<std::pair<uint32_t, Bytes>, CommonContents> commons_;  // By uid and chunk size.
   ChunkTable chunks_;
@@ -595,7 +616,7 @@ class EngineState {
   RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
   WorkList work_;             // Empty between two events.
-  // The tiers where the chunk that Advance() handles waits for a slot.
+  // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.

@@ -2,11 +2,13 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <chrono>
 #include <initializer_list>
 #include <limits>
 #include <utility>
 
+#include "daemon/metrics/drive_life.h"
 #include "daemon/metrics/latency_histogram.h"
 
 namespace memtide {
@@ -162,12 +164,15 @@ void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
                           .Add({{"tier", "ssd"}}, counters.ssd_reclaimed)
                           .Take());
   families->push_back(
-      Counter("memtide_stall_seconds_total",
-              "Time that fetches waited, each counted under the slowest thing it needed: a read "
-              "from ssd, a copy to or from the device, or room in a pool.")
+      Counter(
+          "memtide_stall_seconds_total",
+          "Time that fetches waited, each counted under the slowest thing it needed: a read "
+          "from ssd, a copy to or from the device, or room in a pool; budget: an eviction that a "
+          "daily budget of writes to SSD held up.")
           .Add({{"cause", "ssd"}}, counters.stalled_on_ssd)
           .Add({{"cause", "copy"}}, counters.stalled_on_copy)
           .Add({{"cause", "room"}}, counters.stalled_on_room)
+          .Add({{"cause", "budget"}}, counters.stalled_on_budget)
           .Take());
 }
 
@@ -250,6 +255,43 @@ void AddDevices(const std::vector<DeviceSnapshot>& devices, std::vector<MetricFa
   families->push_back(losses.Take());
 }
 
+// No label names a user: everyone who may connect can read the metrics.
+void AddSsdWrites(const NodeSnapshot& node, std::vector<MetricFamily>* families) {
+  Family written = Counter("memtide_ssd_written_bytes_total",
+                           "What all daemons wrote to the drive of an SSD directory; it goes on "
+                           "when the daemon is restarted.");
+  Family last_day =
+      Gauge("memtide_ssd_written_day_bytes", "What was written to it in the last 24 hours.");
+  Family budget =
+      Gauge("memtide_ssd_budget_day_bytes", "The most that may be, by its budget; 0: it has none.");
+  Family awaited =
+      Gauge("memtide_ssd_budget_awaited", "1 while the next eviction waits for this budget.");
+  Family endurance = Gauge("memtide_ssd_endurance_bytes",
+                           "What can be written to it in its life; 0: that is not known.");
+  Family life = Gauge("memtide_ssd_life_years",
+                      "How long that lasts if each day is as the last one, where it is known.");
+  const size_t count = std::min(node.ssd_directories.size(), node.engine.drives.size());
+  for (size_t i = 0; i < count; ++i) {
+    const DriveWrites& drive = node.engine.drives[i];
+    const Bytes rated = node.ssd_directories[i].endurance;
+    const Labels labels = {{"directory", node.ssd_directories[i].path}};
+    written.Add(labels, drive.written);
+    last_day.Add(labels, drive.last_day);
+    budget.Add(labels, drive.per_day);
+    awaited.Add(labels, drive.is_awaited ? 1 : 0);
+    endurance.Add(labels, rated);
+    const absl::optional<double> years = LifeYears(rated, drive.written, drive.last_day);
+    if (years.has_value()) life.Add(labels, *years);
+  }
+  for (Family* family : {&written, &last_day, &budget, &awaited, &endurance, &life}) {
+    families->push_back(family->Take());
+  }
+  families->push_back(Gauge("memtide_ssd_users_at_budget",
+                            "Users whose next eviction waits for their own daily budget.")
+                          .Add({}, static_cast<double>(node.engine.users_at_budget))
+                          .Take());
+}
+
 MetricFamily HistogramOf(std::string name, std::string help, const LatencyHistogram& latencies) {
   constexpr size_t kBounds = LatencyHistogram::kBounds.size();
   ClientMetric metric;
@@ -298,6 +340,7 @@ std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounte
   AddCounts(node.engine, &families);
   AddHostMemory(node.host_memory, &families);
   AddDevices(node.devices, &families);
+  AddSsdWrites(node, &families);
   AddEdges(edges, &families);
   // A label can hold text, which the value of a metric cannot.
   families.push_back(Gauge("memtide_build_info", "Always 1; the label says which release runs.")

@@ -23,11 +23,17 @@ struct DeviceSnapshot {
   uint64_t losses = 0;    // How often it was lost.
 };
 
+struct SsdDirectorySnapshot {
+  std::string path;
+  Bytes endurance;  // Zero: not known.
+};
+
 // What one scrape shows.
 struct NodeSnapshot {
   InspectReply engine;
   HostMemoryUse host_memory;
-  std::vector<DeviceSnapshot> devices;  // By number.
+  std::vector<DeviceSnapshot> devices;                // By number.
+  std::vector<SsdDirectorySnapshot> ssd_directories;  // As InspectReply::drives.
 };
 
 std::vector<prometheus::MetricFamily> NodeMetrics(const NodeSnapshot& node,

@@ -20,7 +20,10 @@ NodeSnapshot TestNode() {
   NodeSnapshot snapshot;
   snapshot.host_memory = {MiB(5), MiB(2), MiB(16), 1};
   snapshot.devices = {{true, 0}, {false, 3}};
+  snapshot.ssd_directories = {{"/a", GiB(731)}, {"/b", Bytes()}};
   InspectReply& node = snapshot.engine;
+  node.drives = {{GiB(8), GiB(0), GiB(2), true}, {Bytes(), GiB(3), GiB(1), false}};
+  node.users_at_budget = 4;
   node.pools = {{{Tier::kDevice, 1},
                  MiB(10),
                  MiB(4),
@@ -73,6 +76,12 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "unpinned"}}), 2 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_host_memory_bytes", {{"state", "staging"}}), 16 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_edge_refusals_total", {{"what", "malformed"}}), 3);
+  EXPECT_EQ(ValueOf(families, "memtide_ssd_written_day_bytes", {{"directory", "/a"}}), 2LL << 30);
+  EXPECT_EQ(ValueOf(families, "memtide_ssd_budget_day_bytes", {{"directory", "/a"}}), 8LL << 30);
+  EXPECT_EQ(ValueOf(families, "memtide_ssd_budget_awaited", {{"directory", "/a"}}), 1);
+  EXPECT_EQ(ValueOf(families, "memtide_ssd_written_bytes_total", {{"directory", "/b"}}), 3LL << 30);
+  EXPECT_NEAR(ValueOf(families, "memtide_ssd_life_years", {{"directory", "/a"}}), 1, 0.001);
+  EXPECT_EQ(ValueOf(families, "memtide_ssd_users_at_budget", {}), 4);
   EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
 }

@@ -219,13 +219,15 @@ void Mover::Start(const MakeStore& effect) {
       return post_(StoreMade{effect.store, absl::FailedPreconditionError("this node has no disk")});
     }
     const absl::Status status = disk_->MakeStore(effect.store, effect.size);
-    if (!status.ok() || !effect.persistent) return post_(StoreMade{effect.store, status});
-    keeping_.Push(effect.job, WorkQueue::kLeastCost, [this, effect] {
+    if (!status.ok()) return post_(StoreMade{effect.store, status});
+    const StripeCounts stripes = disk_->StripesOf(effect.store);
+    if (!effect.persistent) return post_(StoreMade{effect.store, status, stripes});
+    keeping_.Push(effect.job, WorkQueue::kLeastCost, [this, effect, stripes] {
       const std::vector<int> files = disk_->Files(effect.store);
       for (size_t i = 0; i < files.size(); ++i) {
         StoreFd(StoreFileName(effect.store, i), files[i]);
       }
-      post_(StoreMade{effect.store, absl::OkStatus()});
+      post_(StoreMade{effect.store, absl::OkStatus(), stripes});
     });
   });
 }

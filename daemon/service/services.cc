@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "daemon/metrics/drive_life.h"
 #include "daemon/service/call_messages.h"
 #include "daemon/service/status_table.h"
 #include "daemon/session/seqpacket.h"
@@ -76,8 +77,18 @@ void Fill(const ServiceContext& service, const InspectReply& reply,
   response->set_boot_id(service.boot_id);
   for (const std::string& warning : service.warnings) response->add_warnings(warning);
   for (const std::string& lost : service.lost_devices()) response->add_warnings(lost);
-  for (const v1::SsdDirectory& directory : service.ssd_directories) {
-    *response->add_ssd_directories() = directory;
+  for (size_t i = 0; i < service.ssd_directories.size(); ++i) {
+    v1::SsdDirectory* const directory = response->add_ssd_directories();
+    *directory = service.ssd_directories[i];
+    if (i >= reply.drives.size()) continue;
+    const DriveWrites& drive = reply.drives[i];
+    directory->set_written_bytes(drive.written.count());
+    directory->set_written_last_day_bytes(drive.last_day.count());
+    directory->set_written_per_day_bytes(drive.per_day.count());
+    directory->set_is_awaited(drive.is_awaited);
+    const absl::optional<double> years =
+        LifeYears(Bytes(directory->endurance_bytes()), drive.written, drive.last_day);
+    if (years.has_value()) directory->set_life_years(*years);
   }
   ToProto(service.host_memory(), response->mutable_host_memory());
   ToProto(service.node.limits, response->mutable_limits());

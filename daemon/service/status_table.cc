@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "proto/protocol.h"
+
 namespace memtide {
 namespace {
 
@@ -51,7 +53,8 @@ grpc::StatusCode CodeOf(absl::StatusCode code) {
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(CodeOf(status.code()),
-                      std::string(status.message().substr(0, kMaxMessageBytes)));
+                      std::string(status.message().substr(0, kMaxMessageBytes)),
+                      status.GetPayload(kCallAgain).has_value() ? kCallAgain : "");
 }
 
 }  // namespace memtide

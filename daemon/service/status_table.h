@@ -9,7 +9,8 @@
 namespace memtide {
 
 // The same code and message. A code that gRPC does not know becomes UNKNOWN; a message longer than
-// kMaxMessageBytes is cut, because it travels as a header.
+// kMaxMessageBytes is cut, because it travels as a header. A payload kCallAgain becomes the error's
+// details.
 inline constexpr size_t kMaxMessageBytes = 2048;
 grpc::Status ToGrpc(const absl::Status& status);
 

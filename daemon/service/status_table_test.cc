@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "proto/protocol.h"
+
 namespace memtide {
 namespace {
 
@@ -15,6 +17,13 @@ TEST(StatusTableTest, KeepsEveryCodeAndTheMessage) {
     EXPECT_EQ(status.error_message(), "chunk 7");
   }
   EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+}
+
+TEST(StatusTableTest, SaysWhenTheCallIsToBeMadeAgain) {
+  absl::Status status = absl::UnavailableError("wait on");
+  EXPECT_EQ(ToGrpc(status).error_details(), "");
+  status.SetPayload(kCallAgain, absl::Cord());
+  EXPECT_EQ(ToGrpc(status).error_details(), kCallAgain);
 }
 
 TEST(StatusTableTest, CutsMessagesThatWouldNotFitAHeader) {

@@ -84,6 +84,7 @@ void ToProto(const Counters& counters, v1::NodeCounters* proto) {
   ToProto(counters.stalled_on_ssd, proto->mutable_stalled_on_ssd());
   ToProto(counters.stalled_on_copy, proto->mutable_stalled_on_copy());
   ToProto(counters.stalled_on_room, proto->mutable_stalled_on_room());
+  ToProto(counters.stalled_on_budget, proto->mutable_stalled_on_budget());
   proto->set_events(counters.events);
   proto->set_iterations(counters.iterations);
   proto->set_iteration_mispredictions(counters.iteration_mispredictions);
@@ -226,6 +227,14 @@ void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response) {
   response->set_transfers_in_flight(reply.transfers_in_flight);
   response->set_draining(reply.draining);
   response->set_next_chunk(reply.next_chunk);
+  for (const UserWrites& user : reply.users) {
+    v1::UserSsdWrites* const proto = response->add_ssd_users();
+    proto->set_uid(user.uid);
+    proto->set_written_last_day_bytes(user.last_day.count());
+    proto->set_written_per_day_bytes(user.per_day.count());
+    proto->set_waiting_chunks(user.waiting_chunks);
+    proto->set_is_awaited(user.is_awaited);
+  }
   v1::OthersUse* const others = response->mutable_others();
   others->set_session_count(reply.others.sessions);
   others->set_job_count(reply.others.jobs);

@@ -204,8 +204,39 @@ Config WithLies(Config config) {
   return config;
 }
 
+namespace {
+
+// So many chunks of the node's size in a second, so that waits end while a simulation lasts.
+constexpr uint64_t kWritesPerSecond = 20;
+constexpr uint64_t kSecondsPerDay = 86400;
+
+}  // namespace
+
+Config WithBudgets(Config config) {
+  if (config.ssd_slots == 0) return config;
+  config.paced = true;
+  // Deadlines pass while calls wait for the budget.
+  Random random(config.seed ^ 0x62756467);
+  Weight(&config, OpKind::kTick) += random.Below(40);
+  Weight(&config, OpKind::kEvict) += random.Below(20);
+  return config;
+}
+
+Bytes BudgetOf(const Config& config, Duration time) {
+  const uint64_t milliseconds =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+  return Bytes(config.chunk_size.count() * kWritesPerSecond * (milliseconds + 1) / 1000);
+}
+
 EngineOptions ToOptions(const Config& config) {
   EngineOptions options;
+  if (config.paced) {
+    options.ssd_drives.emplace_back();
+    // An earlier daemon was there: the buckets are empty.
+    options.ssd_drives[0].was_used = true;
+    options.ssd_drives[0].per_day = config.chunk_size * (kWritesPerSecond * kSecondsPerDay);
+    if (config.seed % 2 == 0) options.user_ssd_per_day = options.ssd_drives[0].per_day;
+  }
   // A remainder that fits no chunk: no job gets it, and it must not unbalance the sums.
   const Bytes rest = config.chunk_size > MiB(2) ? MiB(2) : KiB(4);
   const auto capacity = [&](uint32_t slots) {

@@ -59,6 +59,7 @@ struct Config {
   uint32_t devices = 1;          // Each has device_slots; without these there is none.
   bool activations = false;      // See WithActivations.
   bool parts = false;            // See WithParts.
+  bool paced = false;            // See WithBudgets.
   bool slot_regions = false;     // The device lends its memory slot by slot.
   uint32_t host_reserve = 0;     // Slots that the machine is to have for programs.
   bool quarantine = false;       // Kernels of killed clients run on, until ClientQuiet.
@@ -88,6 +89,10 @@ Config WithParts(Config config);
 Config WithDevices(Config config);
 // The same node with a disk that lies, whose contents are all verified. Without one: no change.
 Config WithLies(Config config);
+// The same node, where writes to SSD have daily budgets. They are used up from the beginning on.
+Config WithBudgets(Config config);
+// What all chunks of these sizes together may be written to SSD in this time, by the budget.
+Bytes BudgetOf(const Config& config, Duration time);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.
 std::string Describe(const Config& config);

@@ -121,6 +121,20 @@ TEST(SimulationTest, OtherBytesThanWereWrittenAreNeverShown) {
   if (have_run) ExpectAllReached(probes, kFirstProbeOfLies, kProbes);
 }
 
+// The first seeds again, where writes to SSD have budgets that are never exceeded, and no wait for
+// them lasts for ever; every second one as above, too.
+TEST(SimulationTest, BudgetsOfWritesAreKeptAndAllElseToo) {
+  uint64_t paced = 0;
+  const bool have_run = RunSeeds(kFewSeeds, [&](uint64_t seed, std::ostream* echo) {
+    const Config plain = MakeConfig(seed);
+    const Config config = WithBudgets(seed % 2 == 0 ? WithParts(WithActivations(plain)) : plain);
+    if (!config.paced) return;
+    ExpectKept(config, echo);
+    ++paced;
+  });
+  if (have_run) EXPECT_GT(paced, 100u);
+}
+
 // Seeds beyond the others in which the engine once broke a promise, by what it did.
 constexpr uint64_t kBrokenOnce[] = {
     1000255,  // A lease budget of no chunks was sent.

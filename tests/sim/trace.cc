@@ -312,6 +312,9 @@ struct EffectText {
     return StrCat("BadCopyFound ", Text(e.chunk),
                   e.has_other_copy ? ", another copy is valid" : "");
   }
+  std::string operator()(const WritesWait& e) const {
+    return StrCat("WritesWait uid ", e.uid, e.drive ? StrCat(" drive ", *e.drive) : "");
+  }
   std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
   std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }
   std::string operator()(const Revoke& e) const {

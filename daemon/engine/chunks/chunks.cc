@@ -130,6 +130,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   StopPrefetch(chunk);
   CancelEviction(chunk);
   for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
+  StopWaitingForWrite(index);
   UnlinkShadow(index);
   job.parts.ForgetWriter(index);
   job.names.Forget(index);

@@ -165,6 +165,7 @@ void EngineState::ForgetWishes(ChunkIndex index) {
   StopPrefetch(chunk);
   CancelEviction(chunk);
   for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
+  StopWaitingForWrite(index);
   chunk.write_back_from.reset();
   chunk.evicted = chunk.wrote_back = false;
   chunk.failures = 0;

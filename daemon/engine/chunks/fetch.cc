@@ -202,9 +202,10 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     if (waiter.waited_for_ssd) stall.waited_for = Tier::kSsd;
     waiter.job->trace.Stalled(stall);
     waiter.job->stalled += stall.duration;
-    Duration& stalled = waiter.waited_for_ssd    ? counters_.stalled_on_ssd
-                        : waiter.waited_for_copy ? counters_.stalled_on_copy
-                                                 : counters_.stalled_on_room;
+    Duration& stalled = WaitedForBudget(*waiter.job, waiter.started) ? counters_.stalled_on_budget
+                        : waiter.waited_for_ssd                      ? counters_.stalled_on_ssd
+                        : waiter.waited_for_copy                     ? counters_.stalled_on_copy
+                                                                     : counters_.stalled_on_room;
     stalled += now_ - waiter.started;
   }
   Reply reply;

@@ -69,6 +69,7 @@ void EngineState::Advance(ChunkIndex index) {
   for (const Tier tier : kMemoryTiers) {
     if (chunk.waits_for.has(tier) && !queued_for_.has(tier)) StopWaitingForSlot(index, tier);
   }
+  if (!queued_for_.has(Tier::kSsd)) StopWaitingForWrite(index);
   FreeUnusedSlots(index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
 }
@@ -158,6 +159,7 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
   // A write-back to the lowest tier never waits here, because the chunk owns its slot there.
   if (!TakeSlot(index, lower)) return false;
+  if (lower == Tier::kSsd && !BeginWrite(index)) return false;
   chunk.wrote_back = true;
   Start(index, tier, lower);
   return false;
@@ -169,6 +171,11 @@ bool EngineState::WriteBack(ChunkIndex index, Tier tier) {
   const bool wanted = IsOnlyCopy(chunk, tier) && !chunk.pinned() && !chunk.evict_from.has_value();
   if (!wanted) return true;
   if (!TakeSlot(index, lower)) return false;
+  if (lower == Tier::kSsd) {
+    // A write that may prove needless takes no budget from one that is needed.
+    if (!writes_.MayBegin(now_, WriteOf(index))) return true;
+    if (!BeginWrite(index)) return false;
+  }
   Start(index, tier, lower);
   return true;
 }

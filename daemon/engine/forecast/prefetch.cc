@@ -167,6 +167,7 @@ bool EngineState::WriteBackEarly(Job& job, Tier tier) {
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }
+  if (tier == Tier::kHost && !writes_.MayBegin(now_, WriteOf(index))) return false;
   chunks_[index].write_back_from = tier;
   ScheduleChunk(index);
   return true;

@@ -140,6 +140,12 @@ void EngineState::On(const InspectCall& event) {
   }
   seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
   seen.draining = draining_;
+  seen.drives = writes_.DriveUse(now_);
+  for (const UserWrites& user : writes_.UserUse(now_)) {
+    seen.users_at_budget += user.is_awaited;
+    if (is_shown(user.uid)) seen.users.push_back(user);
+  }
+  if (event.past_writes) seen.past_writes = writes_.Past(now_);
   for (const auto& [id, session] : sessions_) {
     if (!is_shown(session.uid)) {
       ++seen.others.sessions;

@@ -64,6 +64,12 @@ struct InspectReply {
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
   uint64_t remembered_chunks = 0;  // Chunk ids in replies that are kept for clients that ask again.
   bool draining = false;
+  std::vector<DriveWrites> drives;  // As EngineOptions::ssd_drives.
+  // Users that wrote in the last 24 hours, or wait to: those that InspectCall.viewer may see; how
+  // many of all wait for their own budgets; and when they wrote what, by drive.
+  std::vector<UserWrites> users;
+  uint32_t users_at_budget = 0;
+  std::vector<std::vector<PastWrites>> past_writes;
 };
 // As in trace.proto. Times count from the first moment; chunks are numbers of the job.
 struct TracedChunk {
@@ -190,6 +196,13 @@ struct BadCopyFound {
   // Another copy is valid, which is written to the SSD again.
   bool has_other_copy = false;
   absl::Status what;  // DATA_LOSS; says where.
+};
+
+// Evictions of a user's chunks to SSD wait for a budget. Emitted once an hour for a user.
+struct WritesWait {
+  uint32_t uid = 0;
+  absl::optional<uint32_t> drive;  // Whose budget it is. nullopt: the user's.
+  Bytes per_day;
 };
 
 // An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,
@@ -341,7 +354,7 @@ using Effect =
     std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
                  DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
                  SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot, LentUnderProcess,
-                 RegionsStayExposed, AwaitTransfer, BadCopyFound>;
+                 RegionsStayExposed, AwaitTransfer, BadCopyFound, WritesWait>;
 
 }  // namespace memtide
 

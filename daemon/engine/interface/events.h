@@ -242,6 +242,7 @@ struct InspectCall {
   bool sessions = false;
   // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
+  bool past_writes = false;  // InspectReply::past_writes is wanted.
 };
 // The uses and movements that the engine recorded for a job.
 struct TraceCall {
@@ -280,6 +281,7 @@ struct SlotPopulated {
 struct StoreMade {
   StoreId store;
   absl::Status status;
+  std::vector<uint32_t> stripes;  // As JobRecord::store_stripes has them; empty: evenly.
 };
 struct StoreDropped {
   StoreId store;

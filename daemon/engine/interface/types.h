@@ -135,6 +135,37 @@ struct OthersUse {
   Bytes device_share, host_share;
 };
 
+// What a user wrote to a drive in ten minutes that began at `at`.
+struct PastWrites {
+  Instant at;
+  uint32_t uid = 0;
+  Bytes bytes;
+};
+
+// A drive of the SSD pool: one of its directories.
+struct SsdDrive {
+  Bytes per_day;  // The most that is written to it in 24 hours. Zero: no budget.
+  // What earlier daemons wrote: whether any did, how much in all, and when in the last 24 hours.
+  bool was_used = false;
+  Bytes written;
+  std::vector<PastWrites> last_day;
+};
+
+// What was written to a drive, and what waits to be.
+struct DriveWrites {
+  Bytes per_day;  // As in SsdDrive.
+  Bytes written, last_day;
+  bool is_awaited = false;  // The next write waits for the budget of this drive.
+};
+
+// The same for a user, over all drives.
+struct UserWrites {
+  uint32_t uid = 0;
+  Bytes per_day, last_day;
+  uint32_t waiting_chunks = 0;  // They wait for a budget.
+  bool is_awaited = false;      // The next one of them waits for the user's own.
+};
+
 // Counters since the engine began. Every one only grows.
 struct Counters {
   uint64_t events = 0, fetches = 0, fetch_hits = 0, evictions = 0, dropped_clean = 0, revokes = 0;
@@ -160,7 +191,8 @@ struct Counters {
   Bytes device_reclaimed, host_reclaimed, ssd_reclaimed;
   // The stalls of fetches, by what they waited for. A fetch counts once, under the slowest thing
   // that it needed: SSD before device copy before room in a pool.
-  Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0};
+  // Before these comes an eviction that waited for a budget of writes to SSD.
+  Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0}, stalled_on_budget{0};
 };
 
 // Limits; each is refused with RESOURCE_EXHAUSTED naming it, and counted in calls_refused.

@@ -86,6 +86,7 @@ void EngineState::On(const RegionMade& event) {
 }
 
 void EngineState::On(const StoreMade& event) {
+  if (event.status.ok()) NoteStripes(event.store, event.stripes);
   SegmentMade(Tier::kSsd, event.store.value(), event.status);
 }
 
@@ -192,6 +193,7 @@ void EngineState::SegmentDropped(uint32_t number) {
   if (found == segments_.end()) return;
   Job& job = *found->second;
   segments_.erase(found);
+  stripes_.erase(number);
   if (ledger_.SegmentDropped(*job.shares, number)) {
     if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
     return FinishResize(job);

@@ -167,6 +167,10 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
 void EngineState::ExpireResizes() {
   for (const auto& [id, job] : jobs_) {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
+    if (writes_.WaitingOf(id) > 0) {
+      EndResize(*job, CallAgain("the new share"));
+      continue;
+    }
     ++counters_.deadlines_exceeded;
     const Share& share = job->share(Tier::kDevice);
     std::string text =

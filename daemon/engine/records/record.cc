@@ -218,7 +218,11 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   ledger_.SetState(*job.shares, JobState::kLingering);
   job.lingers_until = now_ + job.time_to_live;
   for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
-  for (const StoreId store : record.stores) segments_.emplace(store.value(), &job);
+  for (size_t i = 0; i < record.stores.size(); ++i) {
+    segments_.emplace(record.stores[i].value(), &job);
+    const bool known = i < record.store_stripes.size();
+    NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
+  }
   ExposeRegions(job);
   jobs_.emplace(job.id, std::move(made));
   return absl::OkStatus();

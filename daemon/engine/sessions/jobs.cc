@@ -147,7 +147,10 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
   if (!may_wait || !wants_all) {
     const absl::Status status = MakeJob(open, session.uid);
     if (status.ok()) return;
-    if (!in_time || !absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+    if (!absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+    // Memory that other jobs are to give back may have to be written first.
+    if (!in_time && writes_.waiting() > 0) return Refuse(event.call, CallAgain("memory for a job"));
+    if (!in_time) return Refuse(event.call, status);
     session.opening = true;
     opens_.push_back({open, deadline});
     if (ReclaimForOpen(open) || some_end) return;

@@ -140,6 +140,7 @@ void EngineState::On(const Tick&) {
     }
   }
   offers_due_ = !offers_.empty();
+  ServeWrites();
   for (Job* job : expired) EndJob(*job);
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
@@ -158,8 +159,12 @@ void EngineState::ExpireCalls() {
     const auto found = waiters_.find(call);
     if (found == waiters_.end()) continue;
     Waiter* const waiter = found->second.get();
-    ++counters_.deadlines_exceeded;
     const Job& job = *waiter->job;
+    if (writes_.WaitingOf(job.id) > 0) {
+      Fail(*waiter, CallAgain(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+      continue;
+    }
+    ++counters_.deadlines_exceeded;
     std::string text = absl::StrCat(
         waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
         " tier in time: ",
@@ -189,6 +194,10 @@ void EngineState::ExpireCalls() {
     const auto found = evicts_.find(call);
     if (found == evicts_.end()) continue;
     EvictOperation& evict = *found->second;
+    if (writes_.WaitingOf(evict.job->id) > 0) {
+      EndEvict(evict, CallAgain(absl::StrCat("the eviction of ", evict.missing, " chunks")));
+      continue;
+    }
     ++counters_.deadlines_exceeded;
     EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
                         evict.missing, " chunks did not reach the ", TierName(evict.tier),

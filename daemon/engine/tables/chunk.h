@@ -169,7 +169,7 @@ struct Chunk {
   Count::Token of_readers, of_common;
   // The chunk ends with the job's last session, and is not recorded.
   bool transient = false;
-  // The tiers in whose slot queues the chunk stands.
+  // The tiers in whose slot queues the chunk stands. SSD: it waits for a budget (SsdWrites).
   TierSet waits_for;
   // The tiers where a transfer put a copy for a use that has not come yet.
   TierSet prefetched_to;

@@ -28,6 +28,7 @@ class EngineHarness {
     engine_.CheckInvariants();
     for (Effect& effect : effects) Take(std::move(effect));
   }
+  Instant now() const { return now_; }
   void Wait(Duration time) {
     now_ += time;
     Post(Tick{});
@@ -166,8 +167,10 @@ class EngineHarness {
   std::vector<CloseSession> closed_;
   std::vector<RegionsStayExposed> exposed_;
   std::vector<BadCopyFound> bad_copies_;
+  std::vector<WritesWait> writes_wait_;
   bool fail_memory_ = false;
-  bool hold_memory_ = false;  // Also what is dropped.
+  bool hold_memory_ = false;       // Also what is dropped.
+  std::vector<uint32_t> stripes_;  // Of all stores.
 
  private:
   void Take(Effect effect) {
@@ -180,7 +183,7 @@ class EngineHarness {
       const RegionMade made{region->region, memory};
       hold_memory_ ? held_memory_.push_back(made) : Post(made);
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
-      Post(StoreMade{store->store, memory});
+      Post(StoreMade{store->store, memory, stripes_});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       dropped_.push_back(drop->region);
       const RegionDropped dropped{drop->region};
@@ -219,6 +222,8 @@ class EngineHarness {
       exposed_.push_back(*exposed);
     } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
       bad_copies_.push_back(*bad);
+    } else if (auto* wait = std::get_if<WritesWait>(&effect)) {
+      writes_wait_.push_back(*wait);
     }
   }
 

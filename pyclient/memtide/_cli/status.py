@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memtide._node import inspection
-from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory
+from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory, UserSsdWrites
 from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
 from memtide._util.sizes import format_size
 
@@ -32,6 +32,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
     if line := host_memory_line(node.host_memory):
         console.print(line)
     for line in ssd_directory_lines(node.ssd_directories):
+        console.print(plain(line))
+    for line in [*map(ssd_writes_line, node.ssd_directories), *map(user_line, node.ssd_users)]:
         console.print(plain(line))
     if node.kinds:
         console.print(kinds_table(node))
@@ -85,6 +87,36 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
         )
         for directory in directories
     ]
+
+
+def ssd_writes_line(directory: SsdDirectory) -> str:
+    """What was written to a drive, how long it lasts, and whether evictions wait for its budget."""
+    if not directory.endurance_bytes:
+        life = "predicted life unknown (--ssd-endurance)"
+    elif directory.life_years is None:
+        life = "no life predicted, as nothing was written"
+    else:
+        life = f"predicted life {directory.life_years:.1f} years"
+    line = (
+        f"written to {directory.path}: {_last_day(directory)}, "
+        f"{format_size(directory.written_bytes)} in all; {life}"
+    )
+    return f"{line}; evictions wait for this budget" if directory.is_awaited else line
+
+
+def user_line(user: UserSsdWrites) -> str:
+    """What a user wrote to SSD, and what waits."""
+    line = f"written to SSD by uid {user.uid}: {_last_day(user)}"
+    if not user.waiting_chunks:
+        return line
+    budget = "the user's budget" if user.is_awaited else "the budget of a drive"
+    return f"{line}; {user.waiting_chunks} chunks wait for {budget}"
+
+
+def _last_day(writes: SsdDirectory | UserSsdWrites) -> str:
+    written = f"{format_size(writes.written_last_day_bytes)} in the last 24 hours"
+    budget = writes.written_per_day_bytes
+    return f"{written} of at most {format_size(budget)}" if budget else written
 
 
 def others_line(others: Others) -> str:

@@ -18,7 +18,7 @@ LINKS = (
     "ssd_written_bytes",
     "zeroed_bytes",
 )
-STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room")
+STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room", "stalled_on_budget")
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,23 @@ class SsdDirectory:
     path: str
     bytes_per_second: int = 0  # 0: not measured.
     stripes: int = 0
+    written_bytes: int = 0  # By all daemons.
+    written_last_day_bytes: int = 0
+    written_per_day_bytes: int = 0  # The daily budget; 0: none.
+    is_awaited: bool = False  # The next eviction waits for the budget.
+    endurance_bytes: int = 0  # 0: not known.
+    life_years: float | None = None  # None: not known, or nothing was written in the last day.
+
+
+@dataclass(frozen=True)
+class UserSsdWrites:
+    """What the jobs of a user wrote to SSD."""
+
+    uid: int
+    written_last_day_bytes: int = 0
+    written_per_day_bytes: int = 0  # The daily budget; 0: none.
+    waiting_chunks: int = 0  # Their evictions wait for a budget.
+    is_awaited: bool = False  # That of the user.
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,7 @@ class Node:
     draining: bool = False
     host_memory: HostMemory = HostMemory()
     ssd_directories: tuple[SsdDirectory, ...] = ()
+    ssd_users: tuple[UserSsdWrites, ...] = ()  # Those that this user may see.
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -189,13 +207,16 @@ def parse(reply: Mapping[str, Any]) -> Node:
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),
         host_memory=_host_memory(reply.get("host_memory", {})),
-        ssd_directories=tuple(
-            SsdDirectory(
-                path=str(entry.get("path", "")),
-                bytes_per_second=int(entry.get("bytes_per_second", 0)),
-                stripes=int(entry.get("stripes", 0)),
+        ssd_directories=tuple(map(_ssd_directory, reply.get("ssd_directories", ()))),
+        ssd_users=tuple(
+            UserSsdWrites(
+                uid=int(entry.get("uid", 0)),
+                written_last_day_bytes=int(entry.get("written_last_day_bytes", 0)),
+                written_per_day_bytes=int(entry.get("written_per_day_bytes", 0)),
+                waiting_chunks=int(entry.get("waiting_chunks", 0)),
+                is_awaited=bool(entry.get("is_awaited", False)),
             )
-            for entry in reply.get("ssd_directories", ())
+            for entry in reply.get("ssd_users", ())
         ),
         raw=reply,
     )
@@ -214,6 +235,21 @@ def _pool(entry: Mapping[str, Any]) -> Pool:
         **{
             name: int(entry.get(name, 0)) for name in Pool.__dataclass_fields__ if name not in texts
         },
+    )
+
+
+def _ssd_directory(entry: Mapping[str, Any]) -> SsdDirectory:
+    years = entry.get("life_years")
+    return SsdDirectory(
+        path=str(entry.get("path", "")),
+        bytes_per_second=int(entry.get("bytes_per_second", 0)),
+        stripes=int(entry.get("stripes", 0)),
+        written_bytes=int(entry.get("written_bytes", 0)),
+        written_last_day_bytes=int(entry.get("written_last_day_bytes", 0)),
+        written_per_day_bytes=int(entry.get("written_per_day_bytes", 0)),
+        is_awaited=bool(entry.get("is_awaited", False)),
+        endurance_bytes=int(entry.get("endurance_bytes", 0)),
+        life_years=None if years is None else float(years),
     )
 
 

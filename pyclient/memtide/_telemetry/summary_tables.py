@@ -28,6 +28,7 @@ _STALL_NAMES = {
     "stalled_on_ssd": "ssd",
     "stalled_on_copy": "device copies",
     "stalled_on_room": "room",
+    "stalled_on_budget": "a budget of writes to SSD",
 }
 
 

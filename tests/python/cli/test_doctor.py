@@ -180,6 +180,44 @@ def test_the_status_says_how_stores_are_striped_over_several_directories() -> No
     assert status.ssd_directory_lines(directories[:1]) == []
 
 
+def test_the_status_says_what_was_written_and_what_waits() -> None:
+    reply = {
+        "ssd_directories": [
+            {
+                "path": "/a",
+                "written_bytes": str(3 << 40),
+                "written_last_day_bytes": str(2 << 30),
+                "written_per_day_bytes": str(8 << 30),
+                "is_awaited": True,
+                "endurance_bytes": str(600 << 40),
+                "life_years": 4.25,
+            },
+            {"path": "/b", "endurance_bytes": "1"},
+            {"path": "/c"},
+        ],
+        "ssd_users": [
+            {"uid": 1000, "written_last_day_bytes": str(1 << 30), "waiting_chunks": 3},
+            {"uid": 0, "written_per_day_bytes": str(4 << 30), "waiting_chunks": 1}
+            | {"is_awaited": True},
+        ],
+    }
+    node = inspection.parse(reply)
+    assert list(map(status.ssd_writes_line, node.ssd_directories)) == [
+        "written to /a: 2.00 GiB in the last 24 hours of at most 8.00 GiB, 3.00 TiB in all; "
+        "predicted life 4.2 years; evictions wait for this budget",
+        "written to /b: 0 B in the last 24 hours, 0 B in all; no life predicted, as nothing was "
+        "written",
+        "written to /c: 0 B in the last 24 hours, 0 B in all; predicted life unknown "
+        "(--ssd-endurance)",
+    ]
+    assert list(map(status.user_line, node.ssd_users)) == [
+        "written to SSD by uid 1000: 1.00 GiB in the last 24 hours; 3 chunks wait for the budget "
+        "of a drive",
+        "written to SSD by uid 0: 0 B in the last 24 hours of at most 4.00 GiB; 1 chunks wait for "
+        "the user's budget",
+    ]
+
+
 def test_one_numa_node_is_no_choice(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,14 @@ void Model::ObserveTransfer(const StartTransfer& effect) {
       probes_.Hit(Probe::kPassageNarrow);
     }
   }
+  if (effect.kind == StartTransfer::Kind::kHostToSsd) {
+    state_.written_to_ssd += effect.size;
+    if (state_.config.paced &&
+        state_.written_to_ssd > BudgetOf(state_.config, state_.now.time_since_epoch())) {
+      return Broken(absl::StrCat(ToText(Effect(effect)), ": beyond the budget, with ",
+                                 FormatBytes(state_.written_to_ssd), " so far"));
+    }
+  }
   const bool writes_back = effect.kind == StartTransfer::Kind::kHostToSsd ||
                            effect.kind == StartTransfer::Kind::kDeviceToHost;
   for (const auto& [id, call] : state_.calls) {

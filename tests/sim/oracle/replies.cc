@@ -135,6 +135,10 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
 // What can go wrong with a call that was right when it was made.
 bool Model::MayFailLate(const Call& call, Code code) const {
   const bool faults = state_.faults > call.faults_before;
+  // It is told to come again, since it waits for a budget.
+  if (state_.config.paced && code == Code::kUnavailable && call.event_number != state_.events) {
+    return true;
+  }
   if (std::holds_alternative<OpenCall>(call.event)) {
     // While it waited for the memory of jobs that ended, others may have taken what was free.
     const bool waited = call.event_number != state_.events;

@@ -141,6 +141,7 @@ struct State {
   const Config& config;
   Instant now;
   uint64_t events = 0;  // So far.
+  Bytes written_to_ssd;
   bool draining = false;
   uint64_t faults = 0;        // Failures that the fake node reported so far.
   uint64_t makes_failed = 0;  // Those of `faults` in which memory could not be made.

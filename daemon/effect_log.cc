@@ -1,0 +1,85 @@
+#include "daemon/effect_log.h"
+
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace memtide {
+namespace {
+
+std::string NameOf(JobId id, const std::string& name) {
+  return name.empty() ? absl::StrCat("job ", id.value()) : Named(name);
+}
+
+}  // namespace
+
+std::string Named(const std::string& job) {
+  return absl::StrCat("job \"", absl::CEscape(job), "\"");
+}
+
+void Log(const JobLost& lost) {
+  spdlog::warn("{} is lost, with its step {}: {}", Named(lost.job_name), lost.committed_step,
+               std::string(lost.why.message()));
+}
+
+void Log(const MachineShort& shortage) {
+  if (shortage.begins) {
+    spdlog::warn(
+        "{} are available (of the machine, or of memory_limit_bytes), less than the {} kept for "
+        "programs (host_reserve_bytes) or than they are about to need: jobs lend what they can "
+        "spare of the host pool",
+        FormatBytes(shortage.available), FormatBytes(shortage.reserve));
+    return;
+  }
+  spdlog::info("{} are available: the host pool is whole again", FormatBytes(shortage.available));
+}
+
+void Log(const LentUnderProcess& lent) {
+  spdlog::warn(
+      "session {} ended, and its process is not known to have: {} slots of the GPU that it had "
+      "leased are lent again, although its kernels may still run. If the process hangs, end it",
+      lent.session.value(), lent.slots);
+}
+
+void Log(const RegionsStayExposed& exposed) {
+  spdlog::warn(
+      "{} keeps its host memory, to which a process that was not renewed, or that served the last "
+      "daemon, may still write: {}. If such a process hangs, end it before you resume the job",
+      NameOf(exposed.job, exposed.job_name), std::string(exposed.why.message()));
+}
+
+void Log(const BadCopyFound& found) {
+  spdlog::error("chunk {} of {}: {}; read twice. {}", found.chunk.value(),
+                NameOf(found.job, found.job_name), std::string(found.what.message()),
+                found.has_other_copy
+                    ? "Another copy is valid, and is written to the SSD again"
+                    : "No other copy is valid: what the chunk holds is lost. Check the drive");
+}
+
+void Log(const WritesWait& wait, const std::vector<std::string>& ssd_dirs) {
+  spdlog::warn(
+      "evictions of uid {} to SSD wait: the daily budget {} of {} is used up, and placement is as "
+      "slow "
+      "as it permits (--{}ssd-written-per-day)",
+      wait.uid, wait.drive ? "of " + ssd_dirs[*wait.drive] : "of the user",
+      FormatBytes(wait.per_day), wait.drive ? "" : "user-");
+}
+
+void Log(const Misprediction& misprediction) {
+  const std::string job = NameOf(misprediction.job, misprediction.job_name);
+  if (misprediction.expected == 0) {
+    spdlog::info("{}: recorded iteration {}: {} chunk uses", job, misprediction.iteration,
+                 misprediction.uses);
+    return;
+  }
+  spdlog::info(
+      "{}: iteration {} was mispredicted (misprediction {} of this job): {} of its {} chunk uses "
+      "came "
+      "in the order of the {} predicted; {}",
+      job, misprediction.iteration, misprediction.mispredictions, misprediction.as_expected,
+      misprediction.uses, misprediction.expected,
+      misprediction.remembered ? "its new order is recorded" : "its order is not recorded");
+}
+
+}  // namespace memtide
