@@ -29,6 +29,7 @@
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/policy/placement_policy.h"
 #include "proto/protocol.h"
@@ -64,6 +65,7 @@ struct EngineOptions {
   // The memory of jobs with a time to live, and their records, outlive the daemon.
   bool persistent_jobs = false;
   Verify verify = Verify::kOff;
+  std::vector<Quota> quotas = {};  // One for each subject.
 };
 
 class EngineState;
