@@ -17,11 +17,11 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 }
 
 TEST(FlagsTest, EveryFieldIsAFlag) {
-  const auto line =
-      Parse({"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB",
-             "--device-bandwidth=4GB", "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a",
-             "--ssd-dir", "/b", "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0",
-             "--log-level=debug", "--lifeline-fd=3", "--session-lease=1m30s"});
+  const auto line = Parse(
+      {"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB", "--device-bandwidth=4GB",
+       "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir", "/b",
+       "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0", "--log-level=debug", "--lifeline-fd=3",
+       "--session-lease=1m30s", "--admin-group=wheel", "--settings-dir=/settings"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
       R"pb(
@@ -40,6 +40,8 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
         log_level: "debug"
         lifeline_fd: 3
         session_lease { seconds: 90 }
+        admin_group: "wheel"
+        settings_dir: "/settings"
       )pb",
       "expected");
   ASSERT_TRUE(expected.ok()) << expected.status();
@@ -112,7 +114,8 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 16) << "a new field needs a flag, and a line in this test";
+  // All but quotas have one.
+  EXPECT_EQ(type.field_count(), 19) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace
