@@ -471,11 +471,16 @@ MEMTIDE_API int memtide_hash_pieces(const void* secret, size_t secret_bytes,
 /* --- Reading a daemon's state, without a client --- */
 
 /* An InspectNodeResponse (proto/memtide/v1/admin.proto) as JSON with the proto's field names.
- * socket_dir: NULL for the default. with_sessions: 1 lists the sessions of each job. max_chunks:
- * chunks to list. Sessions and chunks are those of this user's jobs, for root of all. The caller
- * frees *json with memtide_free_text. */
+ * socket_dir: NULL for the default. with_sessions: 1 lists sessions, jobs and quotas. max_chunks:
+ * chunks to list. They are those of this user, for administrators of all. The caller frees *json
+ * with memtide_free_text. */
 MEMTIDE_API int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max_chunks,
                                      char** json);
+/* A call of an administrator, or of a user about its own jobs: InspectNode, EndJob, Drain, SetQuota
+ * or ClearQuota of the AdminService (proto/memtide/v1/admin.proto), with a request and a reply as
+ * JSON. socket_dir: NULL for the default. The caller frees *reply with memtide_free_text. */
+MEMTIDE_API int memtide_call_admin(const char* socket_dir, const char* method, const char* request,
+                                   char** reply);
 /* The node's metrics in Prometheus' text format. socket_dir: NULL for the default. The caller frees
  * *text with memtide_free_text. */
 MEMTIDE_API int memtide_get_metrics(const char* socket_dir, char** text);

@@ -48,13 +48,13 @@ Verify ToVerify(v1::Verify verify) {
 }
 
 // Makes missing directories and their parents. By the umask, only this user has access.
-absl::Status MakeDirectories(const std::vector<std::string>& paths) {
+absl::Status MakeDirectories(absl::string_view setting, const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) {
       return absl::FailedPreconditionError(
-          absl::StrCat("ssd_dirs: cannot make \"", path, "\": ", error.message()));
+          absl::StrCat(setting, ": cannot make \"", path, "\": ", error.message()));
     }
   }
   return absl::OkStatus();
@@ -171,6 +171,7 @@ EngineOptions Node::ToEngineOptions() const {
   options.verify = ToVerify(config_.verify);
   options.ssd_drives = ssd_drives_;
   options.user_ssd_per_day = config_.user_ssd_written_per_day;
+  options.quotas = quotas_->All();
   return options;
 }
 
@@ -188,7 +189,7 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
   MEMTIDE_ASSIGN_OR_RETURN(devices_,
                            OpenDevices(config_, socket_dir_->path(), &services_.warnings));
   if (!config_.ssd_dirs.empty()) {
-    MEMTIDE_RETURN_IF_ERROR(MakeDirectories(config_.ssd_dirs));
+    MEMTIDE_RETURN_IF_ERROR(MakeDirectories("ssd_dirs", config_.ssd_dirs));
     DiskOptions options;
     options.directories = config_.ssd_dirs;
     options.pool = config_.ssd_pool;
@@ -203,6 +204,7 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
     }
     ssd_drives_ = LoadDrives(config_.ssd_dirs, config_.ssd_written_per_day);
   }
+  MEMTIDE_RETURN_IF_ERROR(StartQuotas());
   engine_ = std::make_unique<Engine>(ToEngineOptions());
   loop_ = std::make_unique<Loop>(
       [engine = engine_.get()](Instant now, const Event& event, std::vector<Effect>* effects) {
@@ -234,6 +236,20 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
   return absl::OkStatus();
 }
 
+absl::Status Node::StartQuotas() {
+  if (!config_.settings_dir.empty()) {
+    MEMTIDE_RETURN_IF_ERROR(MakeDirectories("settings_dir", {config_.settings_dir}));
+  }
+  quotas_ = std::make_unique<QuotaBook>(config_.quotas, config_.settings_dir, MachineAccounts(),
+                                        Limits().quotas);
+  const absl::Status loaded = quotas_->Load();
+  if (loaded.ok() || absl::IsNotFound(loaded)) return absl::OkStatus();
+  // Jobs may wait to be restored, so the daemon starts without them.
+  spdlog::error("{}", std::string(loaded.message()));
+  services_.warnings.push_back(std::string(loaded.message()));
+  return absl::OkStatus();
+}
+
 NodeSnapshot Node::SnapshotOf(InspectReply node) const {
   NodeSnapshot snapshot{std::move(node), HostMemoryOf(devices_)};
   for (const OpenedDevice& each : devices_) {
@@ -261,7 +277,9 @@ void Node::StartKeeper() {
 absl::Status Node::StartMetrics() {
   if (config_.metrics_address.empty()) return absl::OkStatus();
   const auto inspect = [this]() -> absl::StatusOr<NodeSnapshot> {
-    Reply reply = CallAndWait(loop_.get(), InspectCall{}, kInspectPatience);
+    InspectCall event;
+    event.jobs = true;  // And quotas.
+    Reply reply = CallAndWait(loop_.get(), std::move(event), kInspectPatience);
     MEMTIDE_RETURN_IF_ERROR(reply.status);
     return SnapshotOf(std::get<InspectReply>(std::move(reply.value)));
   };
@@ -280,8 +298,10 @@ absl::Status Node::StartMetrics() {
 absl::Status Node::Recover(PersistedState persisted) {
   if (!HasFdStore()) return absl::OkStatus();
   MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&persisted));
+  const Accounts accounts = MachineAccounts();
   Restore restore = RestoreJobs(std::move(persisted.memory), journal_.get(), mover_.get());
-  for (const JobRecord& job : restore.job_records) {
+  for (JobRecord& job : restore.job_records) {
+    job.groups = accounts.groups_of(job.uid);
     spdlog::info("{} of the last daemon is restored at its step {}", Named(job.name),
                  job.committed_step);
   }
@@ -312,7 +332,9 @@ absl::Status Node::StartEdges(PersistedState persisted) {
     services_.node.device_uuids.push_back(each.UuidBytes());
     services_.cuda_maps_when_idle.push_back(!each.device->maps_under_work());
   }
+  services_.quotas = quotas_.get();
   services_.daemon_uid = geteuid();
+  services_.admin_group = config_.admin_group;
   services_.version = kVersion;
   MEMTIDE_ASSIGN_OR_RETURN(grpc_server_,
                            GrpcServer::Start(socket_dir_->GrpcSocketPath(), &services_));

@@ -32,6 +32,7 @@
 #include "daemon/session/fd_server.h"
 #include "daemon/session/socket_dir.h"
 #include "daemon/session/token_table.h"
+#include "daemon/settings/quota_book.h"
 #include "daemon/write_keeper.h"
 
 namespace memtide {
@@ -59,6 +60,8 @@ class Node : private EffectSink {
   EngineOptions ToEngineOptions() const;
   // `persisted_blocks`: PersistedMemory::blocks.
   absl::Status StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks);
+  // Reads the quotas that hold.
+  absl::Status StartQuotas();
   absl::Status StartEdges(PersistedState persisted);
   void StartKeeper();
   absl::Status StartMetrics();
@@ -79,6 +82,7 @@ class Node : private EffectSink {
   std::unique_ptr<Journal> journal_;  // Null: no job outlives this daemon.
   TokenTable tokens_;
   OpenCalls open_calls_;
+  std::unique_ptr<QuotaBook> quotas_;
   MetricsCache metrics_{[this](const InspectReply& node) {
     return NodeMetricsText(SnapshotOf(node), edge_counters_, kVersion);
   }};

@@ -7,6 +7,7 @@
 #include "client/abi/guard.h"
 #include "client/client.h"
 #include "client/memtide.h"
+#include "client/rpc/admin_call.h"
 #include "client/rpc/default_chunk_size.h"
 #include "client/rpc/job_trace.h"
 #include "client/rpc/node_inspection.h"
@@ -36,6 +37,20 @@ int memtide_inspect_node(const char* socket_dir, int with_sessions, uint32_t max
     absl::StatusOr<std::string> text = memtide::client::InspectNodeAsJson(options);
     if (!text.ok()) return text.status();
     return CopyText(*text, json);
+  });
+}
+
+int memtide_call_admin(const char* socket_dir, const char* method, const char* request,
+                       char** reply) {
+  return Guarded([&]() -> absl::Status {
+    if (method == nullptr) return NullArgument("method");
+    if (request == nullptr) return NullArgument("request");
+    if (reply == nullptr) return NullArgument("reply");
+    *reply = nullptr;
+    absl::StatusOr<std::string> text = memtide::client::CallAdminByName(
+        socket_dir != nullptr ? socket_dir : memtide::client::DefaultSocketDir(), method, request);
+    if (!text.ok()) return text.status();
+    return CopyText(*text, reply);
   });
 }
 

@@ -30,6 +30,12 @@ absl::Status CallAdmin(const std::string& socket_dir,
 // Uses the proto's field names, and prints fields that have their default value.
 absl::StatusOr<std::string> AsJson(const google::protobuf::Message& message);
 
+// Calls the method of the AdminService by its name, with a request as JSON, and returns the reply
+// as JSON. UNIMPLEMENTED: it is none of those that change the node, or InspectNode.
+// INVALID_ARGUMENT: the text is no such request.
+absl::StatusOr<std::string> CallAdminByName(const std::string& socket_dir,
+                                            const std::string& method, const std::string& json);
+
 }  // namespace memtide::client
 
 #endif  // MEMTIDE_CLIENT_RPC_ADMIN_CALL_H_

@@ -44,8 +44,11 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
 Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResponse& node) {
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
-    // Memory that is being scrubbed counts as free: Open waits until it is.
-    const Bytes free(std::max(pool.free_bytes(), pool.obtainable_bytes()) + pool.scrubbing_bytes());
+    // What a quota of the user permits may be less than what is free. Memory that is being scrubbed
+    // counts as free: Open waits until it is.
+    const uint64_t obtainable =
+        pool.obtainable_bytes() != 0 ? pool.obtainable_bytes() : pool.free_bytes();
+    const Bytes free(obtainable + pool.scrubbing_bytes());
     // Where the request names none, the emptiest device lends.
     if (pool.tier() == v1::TIER_DEVICE && MayLend(pool, request)) device = std::max(device, free);
     if (pool.tier() == v1::TIER_HOST) host = free;

@@ -77,5 +77,11 @@ TEST(DefaultChunkSizeTest, MemoryReclaimableFromOtherJobsCountsAsFree) {
   EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
 }
 
+TEST(DefaultChunkSizeTest, AQuotaMayPermitLessThanIsFree) {
+  v1::InspectNodeResponse node = Node(Bytes(0), GiB(10));
+  node.mutable_pools(0)->set_obtainable_bytes(MiB(240).count());
+  EXPECT_EQ(DefaultChunkSize({}, node), MiB(10));
+}
+
 }  // namespace
 }  // namespace memtide::client

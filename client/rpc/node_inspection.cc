@@ -10,11 +10,13 @@ namespace memtide::client {
 absl::StatusOr<std::string> InspectNodeAsJson(const NodeInspectionOptions& options) {
   v1::InspectNodeRequest request;
   request.set_sessions(options.sessions == NodeInspectionOptions::Sessions::kList);
+  request.set_jobs(request.sessions());
   v1::InspectNodeResponse node;
   // The first reply has everything but chunks; the later ones add chunks only.
   MEMTIDE_RETURN_IF_ERROR(
       CallAdmin(options.socket_dir, &v1::AdminService::Stub::InspectNode, request, &node));
   request.set_sessions(false);
+  request.set_jobs(false);
   MEMTIDE_ASSIGN_OR_RETURN(const DaemonLimits limits, ReadLimits(node.limits()));
   for (bool more = options.max_chunks > 0; more;) {
     const auto listed = static_cast<uint32_t>(node.chunks_size());

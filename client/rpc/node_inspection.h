@@ -11,6 +11,7 @@ namespace memtide::client {
 
 struct NodeInspectionOptions {
   std::string socket_dir;
+  // kList: jobs and quotas, too.
   enum class Sessions : uint8_t { kCount, kList } sessions = Sessions::kCount;
   // The number of chunks to list. Above the daemon's chunks_per_call they come from several calls,
   // between which chunks may be allocated and freed.

@@ -9,11 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/config/validate.h"
+#include "daemon/engine/interface/types.h"
+#include "daemon/settings/quota_text.h"
 
 namespace memtide {
 namespace {
 
 constexpr std::chrono::seconds kDefaultSessionLease{60};
+constexpr char kUsualAdminGroup[] = "memtide-admin";
 // Clients renew three times a lease. With a shorter one, a short pause of a process would end its
 // session.
 constexpr std::chrono::seconds kLeastSessionLease{1};
@@ -221,6 +224,42 @@ absl::StatusOr<Duration> ToSessionLease(const v1::NodeConfig& proto) {
                                                  " s, or slow clients are cut off"));
 }
 
+// A user or group may be removed from the machine, after which the daemon must still start.
+absl::Status SetQuotas(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
+  if (static_cast<uint32_t>(proto.quotas_size()) > Limits().quotas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("quotas: ", proto.quotas_size(), "; at most ", Limits().quotas));
+  }
+  std::map<std::pair<Quota::Kind, uint32_t>, std::string> subjects;
+  for (const v1::Quota& each : proto.quotas()) {
+    absl::StatusOr<Quota> quota = ToQuota(each, machine.accounts);
+    const std::string problem = absl::StrCat("quotas: ", quota.status().message());
+    if (absl::IsNotFound(quota.status())) {
+      config->warnings.push_back(problem + ". The quota has no effect");
+      continue;
+    }
+    if (!quota.ok()) return absl::InvalidArgumentError(problem);
+    const auto [entry, added] = subjects.emplace(std::pair(quota->kind, quota->id), quota->name);
+    if (!added) {
+      return absl::InvalidArgumentError(absl::StrCat("quotas: \"", entry->second, "\" and \"",
+                                                     quota->name,
+                                                     "\" are one subject; name it once"));
+    }
+    config->quotas.push_back(*std::move(quota));
+  }
+  return absl::OkStatus();
+}
+
+void SetAdminGroup(const v1::NodeConfig& proto, const Machine& machine, Config* config) {
+  const bool is_named = !proto.admin_group().empty();
+  config->admin_group =
+      machine.accounts.gid_of(is_named ? proto.admin_group() : std::string(kUsualAdminGroup));
+  if (!is_named || config->admin_group) return;
+  config->warnings.push_back(absl::StrCat("admin_group: the machine has no group \"",
+                                          proto.admin_group(),
+                                          "\", so that root alone administers the node"));
+}
+
 }  // namespace
 
 Bytes Config::DevicePools() const {
@@ -251,6 +290,9 @@ absl::StatusOr<Config> Validate(const v1::NodeConfig& proto, const Machine& mach
   MEMTIDE_ASSIGN_OR_RETURN(config.log_level, ToLogLevel(proto.log_level()));
   if (proto.has_lifeline_fd() && proto.lifeline_fd() >= 0) config.lifeline_fd = proto.lifeline_fd();
   MEMTIDE_ASSIGN_OR_RETURN(config.session_lease, ToSessionLease(proto));
+  MEMTIDE_RETURN_IF_ERROR(SetQuotas(proto, machine, &config));
+  SetAdminGroup(proto, machine, &config);
+  config.settings_dir = proto.settings_dir();
   return config;
 }
 

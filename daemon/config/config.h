@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "daemon/config/machine.h"
+#include "daemon/engine/interface/quota.h"
 #include "memtide/v1/config.pb.h"
 #include "proto/protocol.h"
 
@@ -57,7 +58,10 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   absl::optional<int> lifeline_fd;
   Duration session_lease{0};
-  std::vector<std::string> warnings;  // For the log: settings that had to be reduced or ignored.
+  std::vector<Quota> quotas;             // One for each subject.
+  absl::optional<uint32_t> admin_group;  // None: root alone administers.
+  std::string settings_dir;              // Empty: what administrators set is not kept.
+  std::vector<std::string> warnings;     // For the log: settings that had to be reduced or ignored.
 
   // The size of the pools of all devices. Zero: no device.
   Bytes DevicePools() const;

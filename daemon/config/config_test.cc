@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace memtide {
 namespace {
@@ -20,6 +21,12 @@ Machine TestMachine() {
   machine.free_space = [](const std::string& directory) -> absl::StatusOr<FreeSpace> {
     if (directory == "/gone") return absl::FailedPreconditionError("no such file system");
     return directory == "/small" ? FreeSpace{2, GiB(10)} : FreeSpace{1, GiB(100)};
+  };
+  machine.accounts.uid_of = [](const std::string& name) {
+    return name == "alice" ? absl::make_optional(1000u) : absl::nullopt;
+  };
+  machine.accounts.gid_of = [](const std::string& name) {
+    return name == "operators" ? absl::make_optional(60u) : absl::nullopt;
   };
   machine.gpu_uuids = [] { return absl::NotFoundError("no GPU"); };
   machine.inspect_gpu = [](const std::string&) { return absl::NotFoundError("no GPU"); };
@@ -77,6 +84,9 @@ TEST(ConfigTest, TakesEveryField) {
     ssd_written_per_day_bytes: 500000000000
     ssd_endurance_bytes: 600000000000000
     user_ssd_written_per_day_bytes: 100000000000
+    quotas { subject: "user:alice" host_bytes: 9 lingering_seconds: 60 }
+    admin_group: "operators"
+    settings_dir: "/settings"
   )pb");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->socket_dir, "/s");
@@ -94,6 +104,13 @@ TEST(ConfigTest, TakesEveryField) {
   EXPECT_EQ(config->ssd_written_per_day, (std::vector<Bytes>{Bytes(), Bytes(500'000'000'000)}));
   EXPECT_EQ(config->ssd_endurance, std::vector<Bytes>(2, Bytes(600'000'000'000'000)));
   EXPECT_EQ(config->user_ssd_written_per_day, Bytes(100'000'000'000));
+  ASSERT_EQ(config->quotas.size(), 1u);
+  EXPECT_EQ(config->quotas[0].id, 1000u);
+  EXPECT_EQ(config->quotas[0].most.bytes[static_cast<int>(Tier::kHost)], Bytes(9));
+  EXPECT_FALSE(config->quotas[0].most.bytes[static_cast<int>(Tier::kSsd)].has_value());
+  EXPECT_EQ(config->quotas[0].most.time_to_live, std::chrono::minutes(1));
+  EXPECT_EQ(config->admin_group, 60u);
+  EXPECT_EQ(config->settings_dir, "/settings");
 }
 
 TEST(ConfigTest, BudgetsOfWritesAreForEachDirectoryAndLetTheLargestChunkThrough) {
@@ -106,6 +123,39 @@ TEST(ConfigTest, BudgetsOfWritesAreForEachDirectoryAndLetTheLargestChunkThrough)
             "each");
   Refusal("ssd_pool: SSD_POOL_DISABLED ssd_endurance_bytes: 1", StatusCode::kInvalidArgument);
   EXPECT_EQ(FromText("")->ssd_written_per_day, std::vector<Bytes>(1));
+}
+
+TEST(ConfigTest, AccountsThatAreGoneKeepNoDaemonFromStarting) {
+  const auto config = FromText(R"pb(
+    quotas { subject: "user:bob" jobs: 1 }
+    quotas { subject: "group:operators" jobs: 1 }
+    admin_group: "wheel"
+  )pb");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->quotas.size(), 1u);
+  EXPECT_FALSE(config->admin_group.has_value());
+  EXPECT_EQ(config->warnings,
+            (std::vector<std::string>{
+                "quotas: subject: the machine has no user \"bob\"; a number needs no name. The "
+                "quota has no effect",
+                "admin_group: the machine has no group \"wheel\", so that root alone administers "
+                "the node"}));
+  EXPECT_FALSE(FromText("")->admin_group.has_value());
+  EXPECT_TRUE(FromText("")->warnings.empty()) << "there need be no group memtide-admin";
+  Machine machine = TestMachine();
+  machine.accounts.gid_of = [](const std::string& name) {
+    return name == "memtide-admin" ? absl::make_optional(61u) : absl::nullopt;
+  };
+  EXPECT_EQ(Validate(v1::NodeConfig(), machine)->admin_group, 61u);
+}
+
+TEST(ConfigTest, AQuotaHasOneSubject) {
+  EXPECT_EQ(Refusal("quotas { subject: \"everyone\" jobs: 1 }", StatusCode::kInvalidArgument),
+            "quotas: subject: \"everyone\"; must be \"user:NAME\", \"group:NAME\" or "
+            "\"default\"");
+  EXPECT_EQ(Refusal("quotas { subject: \"user:alice\" } quotas { subject: \"user:1000\" }",
+                    StatusCode::kInvalidArgument),
+            "quotas: \"user:alice\" and \"user:1000\" are one subject; name it once");
 }
 
 TEST(ConfigTest, TheReserveCanBeNoneAndIsNoMoreThanAGibibyteUnlessAskedFor) {

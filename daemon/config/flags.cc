@@ -143,6 +143,13 @@ void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
            [flags](const std::string& address) { flags->set_metrics_address(address); });
   add_text("--log-level", "LEVEL", "debug, info, warning or error [info]",
            [flags](const std::string& level) { flags->set_log_level(level); });
+  add_text("--admin-group", "GROUP",
+           "Its members, beside root, may end jobs, drain the node and set quotas [memtide-admin, "
+           "if there is such a group]",
+           [flags](const std::string& group) { flags->set_admin_group(group); });
+  add_text("--settings-dir", "DIR",
+           "Where quotas that are set while the daemon runs are kept [nowhere]",
+           [flags](const std::string& dir) { flags->set_settings_dir(dir); });
   app->add_option_function<int32_t>(
          "--lifeline-fd", [flags](int32_t fd) { flags->set_lifeline_fd(fd); },
          "End when this descriptor reports end-of-file")

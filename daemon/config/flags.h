@@ -1,4 +1,5 @@
-// The command line: every field of NodeConfig is a flag, which overrides the file of --config.
+// The command line: every field of NodeConfig but quotas is a flag, which overrides the file of
+// --config.
 #ifndef MEMTIDE_DAEMON_CONFIG_FLAGS_H_
 #define MEMTIDE_DAEMON_CONFIG_FLAGS_H_
 

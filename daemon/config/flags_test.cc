@@ -22,7 +22,8 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
        "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir", "/b",
        "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0", "--log-level=debug", "--lifeline-fd=3",
        "--session-lease=1m30s", "--ssd-written-per-day=500GB", "--ssd-written-per-day=3GiB",
-       "--ssd-endurance=600TB", "--user-ssd-written-per-day=2GiB"});
+       "--ssd-endurance=600TB", "--user-ssd-written-per-day=2GiB",
+       "--admin-group=wheel", "--settings-dir=/settings"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
       R"pb(
@@ -45,6 +46,8 @@ TEST(FlagsTest, EveryFieldIsAFlag) {
         ssd_written_per_day_bytes: 3221225472
         ssd_endurance_bytes: 600000000000000
         user_ssd_written_per_day_bytes: 2147483648
+        admin_group: "wheel"
+        settings_dir: "/settings"
       )pb",
       "expected");
   ASSERT_TRUE(expected.ok()) << expected.status();
@@ -124,7 +127,8 @@ TEST(FlagsTest, AnswersQuestionsAboutItself) {
   const std::string help = Parse({"--help"})->answer;
   const google::protobuf::Descriptor& type = *v1::NodeConfig::descriptor();
   EXPECT_NE(help.find("--socket-dir"), std::string::npos);
-  EXPECT_EQ(type.field_count(), 19) << "a new field needs a flag, and a line in this test";
+  // All but quotas have one.
+  EXPECT_EQ(type.field_count(), 22) << "a new field needs a flag, and a line in this test";
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ absl::StatusOr<Machine> ThisMachine(const PersistedMemory& persisted) {
     machine.ssd_dir = FromEnvironment("XDG_CACHE_HOME", "/memtide/store");
     if (machine.ssd_dir.empty()) machine.ssd_dir = FromEnvironment("HOME", "/.cache/memtide/store");
   }
+  machine.accounts = MachineAccounts();
   machine.free_space = [persisted](const std::string& directory) {
     return FreeSpaceOf(directory, persisted);
   };

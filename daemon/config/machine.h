@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "daemon/device/gpu.h"
 #include "daemon/recovery/persisted_memory.h"
+#include "daemon/settings/accounts.h"
 
 namespace memtide {
 
@@ -31,6 +32,8 @@ struct Machine {
   std::string socket_dir, ssd_dir;
   // Returns the free space of the directory, or of its nearest existing parent.
   std::function<absl::StatusOr<FreeSpace>(const std::string& directory)> free_space;
+  // Those of the machine, or a test's.
+  Accounts accounts;
   // GpuUuids and InspectGpu of daemon/device/open_cuda.h, or a test's.
   std::function<absl::StatusOr<std::vector<std::string>>()> gpu_uuids;
   std::function<absl::StatusOr<Gpu>(const std::string& device)> inspect_gpu;

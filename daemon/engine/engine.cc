@@ -28,6 +28,7 @@ EngineState::EngineState(const EngineOptions& options)
   MEMTIDE_CHECK(!options.device_kinds.empty());
   // Chunks pass through host memory between SSD and the device.
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
+  ledger_.SetQuotas(options.quotas);
 }
 
 void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
@@ -56,6 +57,7 @@ void EngineState::Answer(CallId call, absl::Status status) {
 
 void EngineState::Refuse(CallId call, absl::Status status) {
   counters_.calls_refused += !status.GetPayload(kCallAgain).has_value();
+  counters_.over_quota += IsByQuota(status);
   Answer(call, std::move(status));
 }
 

@@ -29,6 +29,7 @@
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/policy/placement_policy.h"
 #include "proto/protocol.h"
@@ -67,6 +68,7 @@ struct EngineOptions {
   // The directories of the SSD pool. Empty: one without a budget.
   std::vector<SsdDrive> ssd_drives;
   Bytes user_ssd_per_day;  // The most that a user's jobs write to SSD in 24 hours. Zero: no budget.
+  std::vector<Quota> quotas = {};  // One for each subject.
 };
 
 class EngineState;

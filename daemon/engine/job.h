@@ -79,11 +79,13 @@ struct KeptRank {
 struct Job {
   JobId id;
   uint32_t uid = 0;
+  std::vector<uint32_t> groups;  // Those of the user, by number.
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
   bool persistent = false;  // The job outlives the daemon: its changes are recorded.
-  Instant lingers_until;
+  Instant made_at, lingers_until;
+  bool lingers_no_more = false;  // It ends with its last session, whatever its time to live.
   std::unique_ptr<JobShares> shares;
   std::array<TierQueues, kTiers> queues;
   Tier home = Tier::kSsd;   // The lowest tier.
@@ -136,6 +138,7 @@ struct Job {
 
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
+  Owner owner() const { return {uid, groups}; }
   JobState state() const { return shares->state(); }
   // Whether a host region is being copied: no chunk moves meanwhile.
   bool is_replacing() const { return share(Tier::kHost).replacing() != kNoSegment; }

@@ -70,11 +70,12 @@ class EngineState {
   void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
   // Tries the waiting OpenCalls again.
   void OpenWaiting();
-  absl::Status MakeJob(const OpenCall& event, uint32_t uid);
+  absl::Status MakeJob(const OpenCall& event, Session& session);
   void FinishOpening(Job& job);
   void AnswerOpen(Job& job, const OpenCall& event);
   void LeaveJob(Session& session);
   void EndJob(Job& job);
+  void On(const EndJobCall& event);
 
   // --- memory/memory.cc ---
   void On(const RegionMade& event);
@@ -144,7 +145,10 @@ class EngineState {
   void Apply(const ShareLedger::Change& change);
   void Apply(const ShareLedger::Changes& changes);
   // True: memory for the OpenCall is being reclaimed.
-  bool ReclaimForOpen(const OpenCall& open);
+  bool ReclaimForOpen(const OpenCall& open, const Owner& owner);
+  void On(const SetQuotasCall& event);
+  // Elastic shares give back what exceeds a quota, as far as their jobs can do without it.
+  void ShrinkOverQuota();
   // Serves starved jobs and waiting OpenCalls with memory that jobs gave back. False: none was.
   bool ServeFreed();
 
@@ -515,6 +519,7 @@ class EngineState {
   };
   ChunkSums SumChunks() const;
   void ListSession(const Session& session, InspectReply* seen) const;
+  JobInfo InfoOf(const Job& job) const;
   void ListChunks(const InspectCall& event, InspectReply* seen) const;
   void AnswerDrained();
 
@@ -559,6 +564,8 @@ class EngineState {
   std::vector<Effect>* effects_ = nullptr;
   Counters counters_;
   bool draining_ = false;
+  bool refuses_sessions_ = false;  // And goes on otherwise.
+  uint64_t quotas_number_ = 0;     // SetQuotasCall::number of those that hold.
 
   // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there
   // is no such content, the next one.

@@ -130,6 +130,33 @@ void AddKinds(const InspectReply& node, std::vector<MetricFamily>* families) {
   families->push_back(shared.Take());
 }
 
+// The subject of a quota by its name, as the administrator wrote it: few, unlike the users of the
+// default quota.
+void AddQuotas(const InspectReply& node, std::vector<MetricFamily>* families) {
+  Family limits = Gauge("memtide_quota_limit_bytes", "Limits of the quotas of users and groups.");
+  Family uses =
+      Gauge("memtide_quota_used_bytes",
+            "What the jobs under a quota have, and what is guaranteed to them. lingering: "
+            "what they keep without sessions.");
+  const auto add = [&](const QuotaUse& use, std::string what, const absl::optional<Bytes>& limit,
+                       Bytes used) {
+    if (!limit) return;
+    const Labels labels = {{"subject", use.quota.name}, {"what", std::move(what)}};
+    limits.Add(labels, *limit);
+    uses.Add(labels, used);
+  };
+  for (const QuotaUse& use : node.quotas) {
+    if (use.quota.kind == Quota::Kind::kDefault) continue;
+    for (const Tier tier : kAllTiers) {
+      const int i = static_cast<int>(tier);
+      add(use, std::string(TierName(tier)), use.quota.most.bytes[i], use.bytes[i]);
+    }
+    add(use, "lingering", use.quota.most.lingering, use.lingering);
+  }
+  families->push_back(limits.Take());
+  families->push_back(uses.Take());
+}
+
 void AddTraffic(const Counters& counters, std::vector<MetricFamily>* families) {
   // Each direction of a link has a bandwidth of its own, so it has a label of its own.
   families->push_back(Counter("memtide_moved_bytes_total", "Bytes moved, by link.")
@@ -213,6 +240,9 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
       counters.transfers_failed);
   add(Counter("memtide_calls_refused_total", "Calls refused because a limit was reached."),
       counters.calls_refused);
+  add(Counter("memtide_calls_over_quota_total",
+              "Those of them that a quota of a user or group did not permit."),
+      counters.over_quota);
   add(Counter("memtide_deadlines_exceeded_total", "Calls that waited past their deadline."),
       counters.deadlines_exceeded);
   add(Counter("memtide_sessions_lost_total", "Sessions that ended without a Close call."),
@@ -224,8 +254,8 @@ void AddCounts(const InspectReply& node, std::vector<MetricFamily>* families) {
             "Chunk ids in replies that are kept in case a client asks again, 8 bytes each."),
       node.remembered_chunks);
   add(Gauge("memtide_transfers_in_flight", "Transfers in flight."), node.transfers_in_flight);
-  add(Gauge("memtide_draining", "1 while the daemon takes no new sessions and chunks."),
-      node.draining ? 1 : 0);
+  add(Gauge("memtide_draining", "1 while the daemon takes no new sessions."),
+      node.draining || node.refuses_sessions ? 1 : 0);
 }
 
 void AddHostMemory(const HostMemoryUse& use, std::vector<MetricFamily>* families) {
@@ -336,6 +366,7 @@ std::vector<MetricFamily> NodeMetrics(const NodeSnapshot& node, const EdgeCounte
   std::vector<MetricFamily> families;
   AddPools(node.engine, &families);
   AddKinds(node.engine, &families);
+  AddQuotas(node.engine, &families);
   AddTraffic(node.engine.counters, &families);
   AddCounts(node.engine, &families);
   AddHostMemory(node.host_memory, &families);

@@ -40,6 +40,12 @@ NodeSnapshot TestNode() {
   node.counters.stalled_on_room = std::chrono::milliseconds(1500);
   node.session_count = 2;
   node.draining = true;
+  QuotaUse use;
+  use.quota = {Quota::Kind::kUser, 7, "user:7"};
+  use.quota.most.bytes[static_cast<int>(Tier::kHost)] = MiB(6);
+  use.bytes[static_cast<int>(Tier::kHost)] = MiB(8);
+  node.quotas = {use, {{Quota::Kind::kDefault, 0, "default", use.quota.most}, 8}};
+  node.counters.over_quota = 4;
   return snapshot;
 }
 
@@ -83,6 +89,13 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EXPECT_NEAR(ValueOf(families, "memtide_ssd_life_years", {{"directory", "/a"}}), 1, 0.001);
   EXPECT_EQ(ValueOf(families, "memtide_ssd_users_at_budget", {}), 4);
   EXPECT_EQ(ValueOf(families, "memtide_draining", {}), 1);
+  EXPECT_EQ(ValueOf(families, "memtide_calls_over_quota_total", {}), 4);
+  const std::map<std::string, std::string> host = {{"subject", "user:7"}, {"what", "host"}};
+  EXPECT_EQ(ValueOf(families, "memtide_quota_limit_bytes", host), 6 << 20);
+  EXPECT_EQ(ValueOf(families, "memtide_quota_used_bytes", host), 8 << 20);
+  for (const MetricFamily& family : families) {
+    if (family.name == "memtide_quota_used_bytes") EXPECT_EQ(family.metric.size(), 1u);
+  }
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
 }
 

@@ -57,7 +57,8 @@ absl::optional<SessionId> SessionIn(const Event& event) {
 
 bool CallQueue::Takes(const Event& event) {
   return SessionIn(event).has_value() || std::holds_alternative<InspectCall>(event) ||
-         std::holds_alternative<TraceCall>(event) || std::holds_alternative<DrainCall>(event);
+         std::holds_alternative<TraceCall>(event) || std::holds_alternative<DrainCall>(event) ||
+         std::holds_alternative<EndJobCall>(event) || std::holds_alternative<SetQuotasCall>(event);
 }
 
 CallQueue::User CallQueue::UserOf(Session session) const {

@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "daemon/service/testing/grpc_server_harness.h"
 
@@ -44,15 +45,17 @@ class CallersTest : public GrpcServerTest {
         << std::strerror(errno);
     return fd;
   }
-  // A channel of a process of `uid`.
-  std::shared_ptr<grpc::Channel> ChannelAs(uint32_t uid) const {
-    // The system call, other than the function, is for this thread only.
-    const auto become = [](uid_t effective) {
+  // A channel of a process of `uid`, which is a member of `group`.
+  std::shared_ptr<grpc::Channel> ChannelAs(uint32_t uid, gid_t group = kNobody) const {
+    // The system calls, other than the functions, are for this thread only.
+    const auto become = [](uid_t effective, gid_t member) {
+      EXPECT_EQ(syscall(SYS_setgroups, 1, &member), 0) << std::strerror(errno);
       EXPECT_EQ(syscall(SYS_setresuid, -1, effective, -1), 0) << std::strerror(errno);
     };
-    become(uid);
+    become(uid, group);
     const int fd = Connect();
-    become(0);
+    EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0) << std::strerror(errno);
+    become(0, 0);
     EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
     return grpc::CreateInsecureChannelFromFd("memtide", fd);
   }
@@ -161,22 +164,89 @@ TEST_F(CallersTest, AUserSeesItsOwnJobsAndOperatorsAll) {
   }
 }
 
-TEST_F(CallersTest, OnlyRootAndTheDaemonsUserMayDrain) {
+// The kernel says who calls: no token makes an administrator.
+TEST_F(CallersTest, OnlyAdministratorsDrainAndSetQuotas) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be several users";
-  v1::DrainResponse response;
-  const auto drain_as = [&](uint32_t uid, const std::string& token) {
-    return v1::AdminService::NewStub(ChannelAs(uid))
-        ->Drain(ContextWith(token).get(), {}, &response)
-        .error_code();
+  const std::string of_root = TokenFor(0);
+  v1::SetQuotaRequest quota;
+  quota.mutable_quota()->set_subject("user:5");
+  quota.mutable_quota()->set_jobs(3);
+  v1::ClearQuotaRequest clear;
+  clear.set_subject("user:5");
+  const auto codes = [&](uint32_t uid, gid_t group) {
+    const auto admin = v1::AdminService::NewStub(ChannelAs(uid, group));
+    v1::DrainResponse drained;
+    v1::SetQuotaResponse set;
+    v1::ClearQuotaResponse cleared;
+    return std::vector<StatusCode>{
+        admin->Drain(ContextWith(of_root).get(), {}, &drained).error_code(),
+        admin->SetQuota(ContextWith(of_root).get(), quota, &set).error_code(),
+        admin->ClearQuota(ContextWith(of_root).get(), clear, &cleared).error_code()};
   };
-  EXPECT_EQ(drain_as(0, ""), StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(drain_as(kNobody, TokenFor(kNobody)), StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(drain_as(kNobody, TokenFor(0)), StatusCode::UNAUTHENTICATED);
+  const std::vector<StatusCode> refused(3, StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(codes(kNobody, kNobody), refused);
+  EXPECT_EQ(codes(kNobody, *context_.admin_group + 1), refused);
   EXPECT_TRUE(engine_.Idle());
-  for (const uint32_t uid : {0u, context_.daemon_uid}) {
-    engine_.Answer(absl::OkStatus());
-    EXPECT_EQ(drain_as(uid, TokenFor(uid)), StatusCode::OK) << uid;
+  EXPECT_TRUE(quotas_.All().empty());
+  engine_.AnswerAll(std::monostate());
+  const std::vector<StatusCode> done(3, StatusCode::OK);
+  EXPECT_EQ(codes(0, kNobody), done);
+  EXPECT_EQ(codes(context_.daemon_uid, kNobody), done);
+  EXPECT_EQ(codes(kNobody, *context_.admin_group), done);
+}
+
+TEST_F(CallersTest, AMemberOfTheAdminGroupSeesAndEndsAllJobsAndAUserItsOwn) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be several users";
+  v1::EndJobRequest request;
+  request.set_job_id(3);
+  const std::pair<gid_t, absl::optional<uint32_t>> viewers[] = {
+      {kNobody, kNobody}, {*context_.admin_group, absl::nullopt}};
+  for (const auto& [group, viewer] : viewers) {
+    const auto admin = v1::AdminService::NewStub(ChannelAs(kNobody, group));
+    EndJobReply reply;
+    reply.job.name = "three";
+    engine_.Answer(absl::OkStatus(), reply);
+    v1::EndJobResponse ended;
+    ASSERT_TRUE(admin->EndJob(ContextWith("").get(), request, &ended).ok());
+    EXPECT_EQ(ended.job().name(), "three");
+    const EndJobCall call = engine_.Next<EndJobCall>();
+    EXPECT_EQ(call.viewer, viewer);
+    EXPECT_EQ(call.job, JobId(3));
+    engine_.Answer(absl::OkStatus(), InspectReply());
+    v1::InspectNodeResponse node;
+    ASSERT_TRUE(admin->InspectNode(ContextWith("").get(), {}, &node).ok());
+    const InspectCall inspect = engine_.Next<InspectCall>();
+    EXPECT_EQ(inspect.viewer, viewer);
+    EXPECT_EQ(inspect.caller->uid, kNobody);
+    engine_.Answer(absl::OkStatus(), TraceReply());
+    v1::Trace trace;
+    ASSERT_TRUE(admin->GetTrace(ContextWith("").get(), {}, &trace).ok());
+    EXPECT_EQ(engine_.Next<TraceCall>().viewer, kNobody) << "what others train is not theirs";
   }
+}
+
+TEST_F(CallersTest, TheEngineIsToldAllQuotasThatHold) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_subject("user:5");
+  request.mutable_quota()->set_host_bytes(9);
+  context_.daemon_uid = geteuid();
+  engine_.Answer(absl::OkStatus());
+  v1::SetQuotaResponse response;
+  ASSERT_TRUE(admin_->SetQuota(Context().get(), request, &response).ok());
+  EXPECT_EQ(response.quota().host_bytes(), 9u);
+  EXPECT_FALSE(response.outlives_daemon());
+  const SetQuotasCall call = engine_.Next<SetQuotasCall>();
+  ASSERT_EQ(call.quotas.size(), 1u);
+  EXPECT_EQ(call.quotas[0].id, 5u);
+  request.mutable_quota()->set_subject("5");
+  EXPECT_EQ(admin_->SetQuota(Context().get(), request, &response).error_code(),
+            StatusCode::INVALID_ARGUMENT);
+  v1::DrainRequest unknown;
+  unknown.set_mode(static_cast<v1::DrainMode>(9));
+  v1::DrainResponse drained;
+  EXPECT_EQ(admin_->Drain(Context().get(), unknown, &drained).error_code(),
+            StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(engine_.Idle());
 }
 
 TEST_F(CallersTest, TheNodeSendsTwoTracesAtATime) {

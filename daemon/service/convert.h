@@ -52,6 +52,8 @@ absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefau
 absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const NodeDefaults& node);
 absl::StatusOr<EndPartCall> ToEvent(const v1::EndPartRequest& request, const NodeDefaults& node);
 absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node);
+absl::StatusOr<EndJobCall> ToEvent(const v1::EndJobRequest& request, const NodeDefaults& node);
+absl::StatusOr<DrainCall> ToEvent(const v1::DrainRequest& request, const NodeDefaults& node);
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node);
 
@@ -70,6 +72,7 @@ void ToResponse(const OfferReply& reply, v1::OfferResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
 void ToResponse(const TraceReply& reply, v1::Trace* response);
+void ToResponse(const EndJobReply& reply, v1::EndJobResponse* response);
 // Does not set version, boot_id, warnings and limits, which the engine does not know.
 void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response);
 

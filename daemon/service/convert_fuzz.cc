@@ -44,7 +44,8 @@ std::unique_ptr<google::protobuf::Message> Request(uint8_t number) {
       &v1::StepRequest::default_instance(),     &v1::StartPartRequest::default_instance(),
       &v1::EndPartRequest::default_instance(),  &v1::CommitRequest::default_instance(),
       &v1::ResizeRequest::default_instance(),   &v1::ReturnRegionsRequest::default_instance(),
-      &v1::AllocateRequest::default_instance(), &v1::InspectNodeRequest::default_instance()};
+      &v1::AllocateRequest::default_instance(), &v1::InspectNodeRequest::default_instance(),
+      &v1::DrainRequest::default_instance(),    &v1::EndJobRequest::default_instance()};
   return std::unique_ptr<google::protobuf::Message>(
       requests[number % (sizeof(requests) / sizeof(requests[0]))]->New());
 }
@@ -124,5 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto inspect = Convert<v1::InspectNodeRequest>(data, size); inspect.ok()) {
     MEMTIDE_CHECK(inspect->max_chunks <= Limits().chunks_per_call);
   }
+  Convert<v1::DrainRequest>(data, size).status().IgnoreError();
+  Convert<v1::EndJobRequest>(data, size).status().IgnoreError();
   return 0;
 }

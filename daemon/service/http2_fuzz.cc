@@ -57,6 +57,7 @@ class Server {
     context_.calls = &calls_;
     context_.metrics = &metrics_;
     context_.counters = &counters_;
+    context_.quotas = &quotas_;
     auto server = GrpcServer::Start(path(), &context_);
     MEMTIDE_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -104,6 +105,7 @@ class Server {
   TokenTable tokens_;
   OpenCalls calls_{size_t{8} << 20};
   MetricsCache metrics_{[](const InspectReply&) { return std::string(); }};
+  QuotaBook quotas_{{}, /*directory=*/"", Accounts(), /*most=*/9};
   ServiceContext context_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<v1::AdminService::Stub> admin_;

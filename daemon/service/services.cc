@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,7 @@
 #include "daemon/service/call_messages.h"
 #include "daemon/service/status_table.h"
 #include "daemon/session/seqpacket.h"
+#include "daemon/settings/quota_text.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
 #include "memtide/v1/optimizer.grpc.pb.h"
@@ -273,8 +276,7 @@ class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackServ
 
 #undef MEMTIDE_SESSION_METHOD
 
-// No call but Drain needs a session, so that operators can look at a node that has its limit of
-// sessions.
+// No call needs a session, so that operators can look at a node that has its limit of sessions.
 class AdminServiceHandlers final : public v1::AdminService::CallbackService {
  public:
   explicit AdminServiceHandlers(const ServiceContext* service) : service_(service) {}
@@ -288,7 +290,8 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     if (!caller.ok()) return FinishNow(context, caller.status());
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
-    event->viewer = ViewerOf(caller->uid);
+    event->caller = Owner{caller->uid, GroupsOf(caller->fd)};
+    if (!IsAdministrator(*event->caller)) event->viewer = caller->uid;
     return PostCall<InspectReply>(service_, context, *event, messages);
   }
 
@@ -301,24 +304,45 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
     if (!room.ok()) return FinishNow(context, room);
     auto event = ToEvent(*request, service_->node);
     if (!event.ok()) return FinishNow(context, event.status());
-    event->viewer = ViewerOf(caller->uid);
+    if (!IsOperator(caller->uid)) event->viewer = caller->uid;
     return PostCall<TraceReply>(service_, context, *event, messages);
   }
 
-  grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest*,
+  grpc::ServerUnaryReactor* Drain(Context* context, const v1::DrainRequest* request,
                                   v1::DrainResponse*) override {
     auto* const messages = MessagesOf<v1::DrainRequest, v1::DrainResponse>(context);
-    const auto caller = Begin<v1::DrainRequest>(service_, *context, messages);
+    const absl::Status begun = BeginAsAdministrator<v1::DrainRequest>(*context, messages);
+    if (!begun.ok()) return FinishNow(context, begun);
+    const auto event = ToEvent(*request, service_->node);
+    if (!event.ok()) return FinishNow(context, event.status());
+    return PostCall<std::monostate>(service_, context, *event, messages);
+  }
+
+  grpc::ServerUnaryReactor* EndJob(Context* context, const v1::EndJobRequest* request,
+                                   v1::EndJobResponse*) override {
+    auto* const messages = MessagesOf<v1::EndJobRequest, v1::EndJobResponse>(context);
+    const auto caller = Begin<v1::EndJobRequest>(service_, *context, messages);
     if (!caller.ok()) return FinishNow(context, caller.status());
-    const auto identity = Authenticate(*service_, *context, caller->uid);
-    if (!identity.ok()) return FinishNow(context, identity.status());
-    // A drained daemon takes no new sessions, of any user, so not every user may drain it.
-    if (!IsOperator(identity->uid)) {
-      return FinishNow(context, absl::PermissionDeniedError(absl::StrCat(
-                                    "uid ", identity->uid, " may not drain the node; root and uid ",
-                                    service_->daemon_uid, " may")));
-    }
-    return PostCall<std::monostate>(service_, context, DrainCall{}, messages);
+    auto event = ToEvent(*request, service_->node);
+    if (!event.ok()) return FinishNow(context, event.status());
+    if (!IsAdministrator({caller->uid, GroupsOf(caller->fd)})) event->viewer = caller->uid;
+    return PostCall<EndJobReply>(service_, context, *event, messages);
+  }
+
+  grpc::ServerUnaryReactor* SetQuota(Context* context, const v1::SetQuotaRequest* request,
+                                     v1::SetQuotaResponse*) override {
+    auto* const messages = MessagesOf<v1::SetQuotaRequest, v1::SetQuotaResponse>(context);
+    const absl::Status begun = BeginAsAdministrator<v1::SetQuotaRequest>(*context, messages);
+    if (!begun.ok()) return FinishNow(context, begun);
+    return Tell(context, service_->quotas->Set(*request), messages);
+  }
+
+  grpc::ServerUnaryReactor* ClearQuota(Context* context, const v1::ClearQuotaRequest* request,
+                                       v1::ClearQuotaResponse*) override {
+    auto* const messages = MessagesOf<v1::ClearQuotaRequest, v1::ClearQuotaResponse>(context);
+    const absl::Status begun = BeginAsAdministrator<v1::ClearQuotaRequest>(*context, messages);
+    if (!begun.ok()) return FinishNow(context, begun);
+    return Tell(context, service_->quotas->Clear(request->subject()), messages);
   }
 
   grpc::ServerUnaryReactor* GetMetrics(Context* context, const v1::GetMetricsRequest*,
@@ -331,19 +355,50 @@ class AdminServiceHandlers final : public v1::AdminService::CallbackService {
       messages->charge()->SetReply(messages->response()->ByteSizeLong());
       return FinishNow(context, absl::OkStatus());
     }
-    return PostCall<InspectReply>(service_, context, InspectCall{}, messages);
+    InspectCall event;
+    event.jobs = true;  // And quotas.
+    return PostCall<InspectReply>(service_, context, std::move(event), messages);
   }
 
   MEMTIDE_CALL_MESSAGES(InspectNode, v1::InspectNodeRequest, v1::InspectNodeResponse)
   MEMTIDE_CALL_MESSAGES(GetTrace, v1::GetTraceRequest, v1::Trace)
   MEMTIDE_CALL_MESSAGES(GetMetrics, v1::GetMetricsRequest, v1::GetMetricsResponse)
   MEMTIDE_CALL_MESSAGES(Drain, v1::DrainRequest, v1::DrainResponse)
+  MEMTIDE_CALL_MESSAGES(EndJob, v1::EndJobRequest, v1::EndJobResponse)
+  MEMTIDE_CALL_MESSAGES(SetQuota, v1::SetQuotaRequest, v1::SetQuotaResponse)
+  MEMTIDE_CALL_MESSAGES(ClearQuota, v1::ClearQuotaRequest, v1::ClearQuotaResponse)
 
  private:
   bool IsOperator(uint32_t uid) const { return uid == 0 || uid == service_->daemon_uid; }
-  // Operators see the jobs of all users.
-  absl::optional<uint32_t> ViewerOf(uint32_t uid) const {
-    return IsOperator(uid) ? absl::nullopt : absl::make_optional(uid);
+  bool IsAdministrator(const Owner& caller) const {
+    const std::vector<uint32_t>& groups = caller.groups;
+    return IsOperator(caller.uid) ||
+           (service_->admin_group &&
+            std::find(groups.begin(), groups.end(), *service_->admin_group) != groups.end());
+  }
+  // A call that concerns all users. PERMISSION_DENIED: the caller may not make it.
+  template <typename Request, typename Messages>
+  absl::Status BeginAsAdministrator(const Context& context, Messages* messages) {
+    MEMTIDE_ASSIGN_OR_RETURN(const OpenCalls::Caller caller,
+                             Begin<Request>(service_, context, messages));
+    if (IsAdministrator({caller.uid, GroupsOf(caller.fd)})) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(
+        "uid ", caller.uid, " does not administer this node; root, uid ", service_->daemon_uid,
+        service_->admin_group ? absl::StrCat(" and the members of group ", *service_->admin_group)
+                              : "",
+        " do (NodeConfig.admin_group)"));
+  }
+  // Tells the engine what holds now, and answers with it.
+  template <typename Messages>
+  grpc::ServerUnaryReactor* Tell(Context* context, absl::StatusOr<QuotaBook::Change> change,
+                                 Messages* messages) {
+    if (!change.ok()) return FinishNow(context, change.status());
+    *messages->response()->mutable_quota() = ToProto(change->quota);
+    messages->response()->set_outlives_daemon(change->outlives_daemon);
+    SetQuotasCall event;
+    event.number = change->number;
+    event.quotas = std::move(change->quotas);
+    return PostCall<std::monostate>(service_, context, std::move(event), messages);
   }
 
   const ServiceContext* const service_;

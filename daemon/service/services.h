@@ -1,10 +1,11 @@
 // The gRPC services: authenticate, convert, post, convert back.
 //
-// A caller's uid is what the kernel says of its connection; a token counts only from the uid that
-// it was given to.
+// A caller's uid and groups are what the kernel says of its connection; a token counts only from
+// the uid that it was given to.
 //
 // The handlers use gRPC's callback API and never block: a call waits as a reactor that the Loop
-// finishes, usually before the handler has returned. A call that its client cancels continues, and
+// finishes, usually before the handler has returned. Those of administrators alone write a small
+// file first. A call that its client cancels continues, and
 // gRPC drops its reply. services.cc lists every method of the services once.
 #ifndef MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 #define MEMTIDE_DAEMON_SERVICE_SERVICES_H_
@@ -23,6 +24,7 @@
 #include "daemon/service/metrics_cache.h"
 #include "daemon/service/open_calls.h"
 #include "daemon/session/token_table.h"
+#include "daemon/settings/quota_book.h"
 
 namespace memtide {
 
@@ -34,8 +36,10 @@ struct ServiceContext {
   EdgeCounters* counters = nullptr;
   MetricsCache* metrics = nullptr;
   NodeDefaults node;
-  // The uid that may drain the node and sees all jobs, besides root.
+  QuotaBook* quotas = nullptr;
+  // The uid that sees all traces, and administers the node, besides root.
   uint32_t daemon_uid = 0;
+  absl::optional<uint32_t> admin_group;  // Its members administer the node, too.
   std::string version;
   std::string boot_id;
   // By the number of the device; see OpenResponse.cuda_maps_when_idle.

@@ -280,6 +280,21 @@ absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const Node
   return event;
 }
 
+absl::StatusOr<EndJobCall> ToEvent(const v1::EndJobRequest& request, const NodeDefaults& node) {
+  EndJobCall event;
+  event.job = JobId(request.job_id());
+  return event;
+}
+
+absl::StatusOr<DrainCall> ToEvent(const v1::DrainRequest& request, const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckKnown("mode", request.mode()));
+  DrainCall event;
+  event.mode = request.mode() == v1::DRAIN_MODE_SESSIONS ? DrainMode::kSessions
+               : request.mode() == v1::DRAIN_MODE_END    ? DrainMode::kEnd
+                                                         : DrainMode::kAll;
+  return event;
+}
+
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
                                     const NodeDefaults& node) {
   // A larger page could exceed the largest message.
@@ -290,6 +305,7 @@ absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,
   }
   InspectCall event;
   event.sessions = request.sessions();
+  event.jobs = request.jobs();
   event.first_chunk = request.first_chunk();
   event.max_chunks = request.max_chunks();
   return event;

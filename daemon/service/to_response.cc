@@ -1,4 +1,6 @@
+#include "absl/strings/str_cat.h"
 #include "daemon/service/convert.h"
+#include "daemon/settings/quota_text.h"
 
 namespace memtide {
 v1::Tier ToProto(Tier tier) {
@@ -121,6 +123,62 @@ void ToProto(const SessionInfo& session, v1::Session* proto) {
   use->set_shared_bytes(session.rank_use->shared.count());
 }
 
+v1::JobState ToProto(JobState state) {
+  switch (state) {
+    case JobState::kMaking:
+      return v1::JOB_STATE_MAKING;
+    case JobState::kRunning:
+      return v1::JOB_STATE_RUNNING;
+    case JobState::kLingering:
+      return v1::JOB_STATE_LINGERING;
+    case JobState::kEnding:
+      return v1::JOB_STATE_ENDING;
+  }
+  return v1::JOB_STATE_UNSPECIFIED;
+}
+
+void ToProto(const JobInfo& job, v1::Job* proto) {
+  proto->set_job_id(job.job.value());
+  proto->set_uid(job.uid);
+  proto->set_name(job.name);
+  proto->set_state(ToProto(job.state));
+  proto->set_session_count(job.sessions);
+  proto->set_chunk_count(job.chunks);
+  proto->set_device_bytes(job.bytes[static_cast<int>(Tier::kDevice)].count());
+  proto->set_host_bytes(job.bytes[static_cast<int>(Tier::kHost)].count());
+  proto->set_ssd_bytes(job.bytes[static_cast<int>(Tier::kSsd)].count());
+  proto->set_device_number(job.device);
+  ToProto(job.age, proto->mutable_age());
+  ToProto(job.lingers_for, proto->mutable_lingers_for());
+}
+
+void ToProto(const QuotaUse& use, v1::QuotaUse* proto) {
+  *proto->mutable_quota() = ToProto(use.quota);
+  if (use.quota.kind == Quota::Kind::kDefault && use.uid) {
+    proto->set_is_default(true);
+    proto->mutable_quota()->set_subject(absl::StrCat("user:", *use.uid));
+  }
+  const Limited& most = use.quota.most;
+  const auto of = [&use](Tier tier) { return use.bytes[static_cast<int>(tier)]; };
+  const auto compare = [proto](bool exceeds, const char* field) {
+    if (exceeds) proto->add_exceeded(field);
+  };
+  const auto compare_tier = [&](Tier tier, const char* field) {
+    const absl::optional<Bytes>& limit = most.bytes[static_cast<int>(tier)];
+    compare(limit && of(tier) > *limit, field);
+  };
+  proto->set_device_bytes(of(Tier::kDevice).count());
+  proto->set_host_bytes(of(Tier::kHost).count());
+  proto->set_ssd_bytes(of(Tier::kSsd).count());
+  proto->set_jobs(use.jobs);
+  proto->set_lingering_bytes(use.lingering.count());
+  compare_tier(Tier::kDevice, "device_bytes");
+  compare_tier(Tier::kHost, "host_bytes");
+  compare_tier(Tier::kSsd, "ssd_bytes");
+  compare(most.jobs && use.jobs > *most.jobs, "jobs");
+  compare(most.lingering && use.lingering > *most.lingering, "lingering_bytes");
+}
+
 }  // namespace
 
 void ToProto(const HostMemoryUse& use, v1::HostMemory* proto) {
@@ -215,6 +273,10 @@ void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {
   for (const ChunkInfo& chunk : reply.chunks) ToProto(chunk, response->add_chunks());
 }
 
+void ToResponse(const EndJobReply& reply, v1::EndJobResponse* response) {
+  ToProto(reply.job, response->mutable_job());
+}
+
 void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response) {
   for (const PoolUsage& pool : reply.pools) ToProto(pool, response->add_pools());
   for (const KindUsage& usage : reply.kinds) ToProto(usage, response->add_kinds());
@@ -226,6 +288,9 @@ void ToResponse(const InspectReply& reply, v1::InspectNodeResponse* response) {
   response->set_waiting_calls(reply.waiting_calls);
   response->set_transfers_in_flight(reply.transfers_in_flight);
   response->set_draining(reply.draining);
+  response->set_refuses_sessions(reply.refuses_sessions);
+  for (const JobInfo& job : reply.jobs) ToProto(job, response->add_jobs());
+  for (const QuotaUse& use : reply.quotas) ToProto(use, response->add_quotas());
   response->set_next_chunk(reply.next_chunk);
   for (const UserWrites& user : reply.users) {
     v1::UserSsdWrites* const proto = response->add_ssd_users();

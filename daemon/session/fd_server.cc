@@ -285,7 +285,8 @@ absl::Status FdServer::Greet(Connection* connection, absl::string_view packet) {
     connection->process = ProcessOf(connection->fd, connection->peer);
   }
   sessions_.emplace(session, connection);
-  post_(ClientConnected{session, connection->peer.uid, connection->peer.pid});
+  post_(ClientConnected{session, connection->peer.uid, connection->peer.pid,
+                        GroupsOf(connection->fd)});
   // The engine may have refused the session at once: then no welcome goes out before the refusal.
   RunCommands();
   if (Connection* const still_here = FindSession(session)) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,7 +15,9 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "daemon/session/fd_packet.h"
@@ -160,6 +163,12 @@ TEST_F(FdServerTest, WelcomesAClientWithATokenOfItsOwn) {
   const auto connected = events_.Next<ClientConnected>();
   EXPECT_EQ(connected.uid, getuid());
   EXPECT_EQ(connected.pid, getpid());
+  std::vector<gid_t> groups(NGROUPS_MAX);
+  const int count = getgroups(NGROUPS_MAX, groups.data());
+  ASSERT_GE(count, 0);
+  std::set<uint32_t> expected(groups.begin(), groups.begin() + count);
+  expected.insert(getegid());
+  EXPECT_EQ(std::set<uint32_t>(connected.groups.begin(), connected.groups.end()), expected);
   const v1::FdFrame frame = client.Receive();
   EXPECT_EQ(frame.welcome().boot_id(), "boot");
   EXPECT_EQ(frame.welcome().grpc_target(), "unix:there");

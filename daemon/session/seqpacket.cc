@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -20,6 +21,7 @@ namespace {
 // Connections that wait to be accepted. gRPC's clients do not wait for room here: they fail.
 constexpr int kBacklog = 1024;
 constexpr mode_t kSocketMode = 0660;
+constexpr size_t kFewGroups = 64;
 // SO_PEERPIDFD, which the headers of Debian 12 do not have.
 constexpr int kPeerPidFd = 77;
 
@@ -53,6 +55,26 @@ absl::StatusOr<Peer> PeerOf(int fd) {
     return absl::InternalError(absl::StrCat("SO_PEERCRED: ", ErrnoText()));
   }
   return Peer{credentials.uid, credentials.pid};
+}
+
+std::vector<uint32_t> GroupsOf(int fd) {
+  std::vector<gid_t> groups(kFewGroups);
+  const auto ask = [&] {
+    socklen_t size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    const int result = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size);
+    // The kernel says how many there are, also where the buffer is too small.
+    groups.resize(size / sizeof(gid_t));
+    return result == 0;
+  };
+  // Before Linux 4.13 there is no such option, and the group of the process is all that is known.
+  if (!ask() && (errno != ERANGE || !ask())) groups.clear();
+  ucred credentials = {};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
+    groups.push_back(credentials.gid);
+  }
+  std::sort(groups.begin(), groups.end());
+  return {groups.begin(), groups.end()};
 }
 
 OwnedFd ProcessOf(int fd, const Peer& peer) {

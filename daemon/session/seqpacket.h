@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ struct Peer {
 };
 // The peer's identity, by SO_PEERCRED.
 absl::StatusOr<Peer> PeerOf(int fd);
+// The groups that the peer's process had when it connected, by SO_PEERGROUPS: their numbers, in
+// ascending order.
+std::vector<uint32_t> GroupsOf(int fd);
 
 // A pidfd of the process that connected. Owns none where there are no descriptors left, or where
 // the process is gone already. `peer` is PeerOf(fd).

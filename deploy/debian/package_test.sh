@@ -130,7 +130,7 @@ if [[ ${1-} == inside ]]; then
   echo "a purge leaves nothing but the user"
   dpkg_ends 0 --purge memtide
   for path in /etc/default/memtided /etc/needrestart/conf.d/memtide.conf /usr/lib/memtide \
-    /var/cache/memtide /var/lib/memtide; do
+    /var/cache/memtide /var/lib/memtide /var/lib/memtide-settings; do
     [[ ! -e $path ]] || fail "the purge left $path"
   done
   id memtide >/dev/null || fail "files elsewhere would belong to nobody"

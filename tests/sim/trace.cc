@@ -155,6 +155,21 @@ struct EventText {
     return StrCat("Inspect call ", e.call.value(), " from ", e.first_chunk, " max ", e.max_chunks);
   }
   std::string operator()(const DrainCall& e) const { return StrCat("Drain call ", e.call.value()); }
+  std::string operator()(const EndJobCall& e) const {
+    return StrCat("EndJob call ", e.call.value(), " job ", e.job.value(), " of ",
+                  e.viewer ? StrCat("user ", *e.viewer) : "any user");
+  }
+  std::string operator()(const SetQuotasCall& e) const {
+    std::string text = StrCat("SetQuotas call ", e.call.value());
+    for (const Quota& quota : e.quotas) {
+      StrAppend(&text, " ", quota.name);
+      for (const auto& bytes : quota.most.bytes) {
+        StrAppend(&text, " ", bytes ? StrCat(bytes->count() >> 20, "M") : "-");
+      }
+      StrAppend(&text, " jobs ", quota.most.jobs ? StrCat(*quota.most.jobs) : "-");
+    }
+    return text;
+  }
   std::string operator()(const TransferDone& e) const {
     return StrCat("TransferDone t", e.transfer.value(), " ", Code(e.status),
                   e.wrong_bytes ? " wrong bytes" : "");
@@ -246,6 +261,9 @@ struct ReplyText {
     for (const uint32_t read : r.unknown_reads) StrAppend(&text, " unknown ", read);
     if (r.difference.has_value()) StrAppend(&text, " differs from rank ", r.difference->rank);
     return text;
+  }
+  std::string operator()(const EndJobReply& r) const {
+    return StrCat(" job ", r.job.job.value(), " of user ", r.job.uid);
   }
   std::string operator()(const OfferReply& r) const {
     std::string text;

@@ -14,6 +14,7 @@ LAYERS = (
     "config",
     "service",
     "session",
+    "settings",
     "recovery",
     "planner",
     "engine",
@@ -32,6 +33,7 @@ TEST_FILES = ("_test.cc", "_fuzz.cc", "_benchmark.cc")
 VOCABULARY = {
     "daemon/engine/interface/effects.h",
     "daemon/engine/interface/events.h",
+    "daemon/engine/interface/quota.h",
     "daemon/engine/interface/record.h",
     "daemon/engine/interface/types.h",
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -88,6 +89,9 @@ absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
   const uint32_t slots = home.slots().size(), used = job.chunks_at_home();
   if (!claims && event.count > slots - std::min(slots, used)) {
     // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
+    if (home.is_elastic()) {
+      MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(home, uint64_t{used} + event.count));
+    }
     return absl::ResourceExhaustedError(
         absl::StrCat("requested ", event.count, " chunks of ", FormatBytes(job.chunk_size),
                      "; the job's ", TierName(job.home), " share holds ", slots, ", of which ",

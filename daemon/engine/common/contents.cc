@@ -24,9 +24,11 @@ absl::Status EngineState::MakeHiddenJob(const Session& session, CommonContents& 
   auto job = std::make_unique<Job>();
   job->id = JobId(next_job_);
   job->uid = session.uid;
+  job->groups = session.groups;
+  job->made_at = now_;
   job->chunk_size = session.job->chunk_size;
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.LendForContents(job->id, job->chunk_size));
+                           ledger_.LendForContents(job->id, job->owner(), job->chunk_size));
   TakeShares(*job, std::move(shares));
   ++next_job_;
   job->contents = &contents;

@@ -99,6 +99,23 @@ void EngineState::ListSession(const Session& session, InspectReply* seen) const 
   seen->sessions.push_back(std::move(info));
 }
 
+JobInfo EngineState::InfoOf(const Job& job) const {
+  JobInfo info;
+  info.job = job.id;
+  info.uid = job.uid;
+  info.name = job.name;
+  info.state = job.state();
+  info.sessions = static_cast<uint32_t>(job.sessions.size());
+  info.chunks = job.members.live();
+  info.device = job.share(Tier::kDevice).pool().device;
+  for (const Tier tier : kAllTiers) info.bytes[static_cast<int>(tier)] = job.share(tier).bytes();
+  info.age = now_ - job.made_at;
+  if (job.state() == JobState::kLingering) {
+    info.lingers_for = std::max(Duration(0), Duration(job.lingers_until - now_));
+  }
+  return info;
+}
+
 // The chunks come in pages, because a reply with all of them would exceed the largest message.
 void EngineState::ListChunks(const InspectCall& event, InspectReply* seen) const {
   const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
@@ -120,7 +137,13 @@ void EngineState::On(const InspectCall& event) {
   if (is_old) chunk_sums_ = SumChunks();
   const auto is_shown = [&event](uint32_t uid) { return event.viewer.value_or(uid) == uid; };
   InspectReply seen;
-  for (const Pool pool : ledger_.Pools()) seen.pools.push_back(ledger_.Usage(pool));
+  for (const Pool pool : ledger_.Pools()) {
+    PoolUsage usage = ledger_.Usage(pool);
+    if (event.caller) {
+      usage.obtainable = ledger_.MostByQuotas(*event.caller, pool.tier, usage.obtainable);
+    }
+    seen.pools.push_back(usage);
+  }
   seen.kinds = chunk_sums_->all;
   seen.counters = counters_;
   seen.limits = options_.limits;
@@ -132,8 +155,12 @@ void EngineState::On(const InspectCall& event) {
   for (const auto& [id, job] : jobs_) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());
-    if (is_shown(job->uid)) continue;
-    seen.others.jobs += job->contents == nullptr;  // The hidden one is part of those that use it.
+    if (is_shown(job->uid)) {
+      // The hidden one is part of those that use it.
+      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(*job));
+      continue;
+    }
+    seen.others.jobs += job->contents == nullptr;
     seen.others.chunks += job->members.live();
     seen.others.device_share += job->share(Tier::kDevice).bytes();
     seen.others.host_share += job->share(Tier::kHost).bytes();
@@ -146,6 +173,10 @@ void EngineState::On(const InspectCall& event) {
     if (is_shown(user.uid)) seen.users.push_back(user);
   }
   if (event.past_writes) seen.past_writes = writes_.Past(now_);
+  seen.refuses_sessions = refuses_sessions_;
+  if (event.jobs) {
+    seen.quotas = ledger_.QuotaUses(event.viewer ? event.caller : absl::nullopt);
+  }
   for (const auto& [id, session] : sessions_) {
     if (!is_shown(session.uid)) {
       ++seen.others.sessions;
@@ -160,9 +191,13 @@ void EngineState::On(const InspectCall& event) {
   Emit(std::move(reply));
 }
 
-// From now on the daemon takes no session, job, allocation or resize. Fetches and steps that wait
-// still end as usual.
+// With kAll the daemon takes no session, job, allocation or resize from now on. Fetches and steps
+// that wait still end as usual.
 void EngineState::On(const DrainCall& event) {
+  if (event.mode != DrainMode::kAll) {
+    refuses_sessions_ = event.mode == DrainMode::kSessions;
+    return Answer(event.call);
+  }
   draining_ = true;
   for (const auto& [id, job] : jobs_) {
     EndResize(*job, absl::UnavailableError("the memtide daemon is draining; the new share holds"));

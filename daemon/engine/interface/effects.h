@@ -12,6 +12,7 @@
 #include "base/content_sums.h"
 #include "base/content_work.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/optimizer/work.h"
@@ -63,13 +64,18 @@ struct InspectReply {
   OthersUse others;
   uint32_t session_count = 0, chunk_count = 0, waiting_calls = 0, transfers_in_flight = 0;
   uint64_t remembered_chunks = 0;  // Chunk ids in replies that are kept for clients that ask again.
-  bool draining = false;
+  bool draining = false, refuses_sessions = false;
+  std::vector<JobInfo> jobs;
+  std::vector<QuotaUse> quotas;
   std::vector<DriveWrites> drives;  // As EngineOptions::ssd_drives.
   // Users that wrote in the last 24 hours, or wait to: those that InspectCall.viewer may see; how
   // many of all wait for their own budgets; and when they wrote what, by drive.
   std::vector<UserWrites> users;
   uint32_t users_at_budget = 0;
   std::vector<std::vector<PastWrites>> past_writes;
+};
+struct EndJobReply {
+  JobInfo job;  // As it was.
 };
 // As in trace.proto. Times count from the first moment; chunks are numbers of the job.
 struct TracedChunk {
@@ -148,7 +154,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply, StepReply, PartReply, OfferReply>
+               ResizeReply, TraceReply, StepReply, PartReply, OfferReply, EndJobReply>
       value;
 };
 

@@ -18,6 +18,7 @@
 #include "base/content_work.h"
 #include "base/digest.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/optimizer/work.h"
@@ -31,6 +32,7 @@ struct ClientConnected {
   SessionId session;
   uint32_t uid = 0;
   int32_t pid = 0;
+  std::vector<uint32_t> groups = {};  // As in Owner.
 };
 // The connection ended (exit, kill, close). Leases end; a session never comes back.
 struct ClientGone {
@@ -239,7 +241,10 @@ struct InspectCall {
   CallId call;
   // The uid whose jobs are shown; of all others only sums. Absent: all jobs are shown.
   absl::optional<uint32_t> viewer;
+  // Whose quotas bound what a job could have (PoolUsage::obtainable). Absent: none do.
+  absl::optional<Owner> caller;
   bool sessions = false;
+  bool jobs = false;  // And quotas.
   // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
   bool past_writes = false;  // InspectReply::past_writes is wanted.
@@ -250,9 +255,24 @@ struct TraceCall {
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;                        // Zero: the only one that is open.
 };
-// Refuses new sessions and allocations from now on. Answered when nothing is in flight.
+enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
+// Refuses new sessions from now on. kAll: allocations and resizes, too, and is answered when
+// nothing is in flight. kEnd: ends kSessions.
 struct DrainCall {
   CallId call;
+  DrainMode mode = DrainMode::kAll;
+};
+// Ends a job and its sessions. Answered with EndJobReply; the memory is dropped afterwards.
+struct EndJobCall {
+  CallId call;
+  absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
+  JobId job;
+};
+// From now on these quotas hold, and no others. Ignored if one with a larger number came before.
+struct SetQuotasCall {
+  CallId call;
+  uint64_t number = 0;
+  std::vector<Quota> quotas;  // One for each subject.
 };
 
 // --- From the mover ---
@@ -321,13 +341,13 @@ struct HostMemory {
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event =
-    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
-                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
-                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
-                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
-                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
-                 ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState>;
+using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
+                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
+                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
+                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
+                           StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
+                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall, EndPartCall,
+                           OfferCall, DeviceState, EndJobCall, SetQuotasCall>;
 
 }  // namespace memtide
 

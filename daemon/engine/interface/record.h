@@ -28,6 +28,8 @@ struct RankRecord {
 struct JobRecord {
   JobId job;
   uint32_t uid = 0;
+  // Those of the user, as the new daemon knows them: not recorded.
+  std::vector<uint32_t> groups;
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};

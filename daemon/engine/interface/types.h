@@ -2,6 +2,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_
 #define MEMTIDE_DAEMON_ENGINE_INTERFACE_TYPES_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -129,6 +130,22 @@ struct SessionInfo {
   absl::optional<RankUse> rank_use;  // Absent: it shares no contents with other ranks.
 };
 
+// kMaking: its first memory is being made. kLingering: it has no session, and lives on for a time.
+// kEnding: its memory is being scrubbed.
+enum class JobState : uint8_t { kMaking, kRunning, kLingering, kEnding };
+
+struct JobInfo {
+  JobId job;
+  uint32_t uid = 0;
+  std::string name;
+  JobState state = JobState::kMaking;
+  uint32_t sessions = 0, chunks = 0;
+  uint32_t device = 0;              // Has the device share.
+  std::array<Bytes, kTiers> bytes;  // Its shares, by tier.
+  Duration age{0};
+  Duration lingers_for{0};  // Zero unless it lingers.
+};
+
 // The sums that a user sees of the jobs and sessions of other users.
 struct OthersUse {
   uint32_t sessions = 0, jobs = 0, chunks = 0;
@@ -180,6 +197,7 @@ struct Counters {
   // Chunks that came to share a content of their user, and those whose bytes differed although
   // their digests did not.
   uint64_t contents_shared = 0, digests_collided = 0;
+  uint64_t over_quota = 0;  // Those of calls_refused that a quota forbids.
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   Bytes balloon;  // Memory that balloons released to the machine.
@@ -223,6 +241,7 @@ struct Limits {
   Duration session_lease =
       std::chrono::seconds(60);  // A session that does not renew for this long hangs, and is ended.
   Duration max_time_to_live = std::chrono::hours(24);
+  uint32_t quotas = 4096;  // Each job is compared with those of its user.
 };
 
 }  // namespace memtide

@@ -39,6 +39,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   }
   MEMTIDE_RETURN_IF_ERROR(ledger_.CheckDeviceRegions(share, slots));
   if (share.is_elastic()) return absl::OkStatus();
+  if (slots > share.target()) MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(share, slots));
   const Bytes wanted = job.chunk_size * slots;
   const Bytes free = ledger_.Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {

@@ -52,15 +52,34 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
   if (growth->reclaim.has_value()) {
     Apply(ledger_.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
   }
+  for (const ShareLedger::Reclaim& within : growth->within_quotas) {
+    Apply(ledger_.ReclaimFromOthers(within, DemandsOf(tier)));
+  }
   const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);
 }
 
-bool EngineState::ReclaimForOpen(const OpenCall& open) {
+bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
+  const auto within_quotas = [&](Tier tier) {
+    return ledger_.WithinQuotas(owner, ledger_.PoolFor(open, tier),
+                                ledger_.NeededToOpen(open, tier));
+  };
+  // Other jobs give nothing to one that no quota will permit.
+  for (const Tier tier : kAllTiers) {
+    if (!within_quotas(tier)) return false;
+  }
   bool lacks = false;
   for (const Tier tier : kAllTiers) {
     const Pool pool = ledger_.PoolFor(open, tier);
     const Bytes needed = ledger_.NeededToOpen(open, tier);
+    const auto within = within_quotas(tier);
+    for (const ShareLedger::Reclaim& reclaim : *within) {
+      Apply(ledger_.ReclaimFromOthers(reclaim, DemandsOf(tier)));
+    }
+    if (!within->empty()) {
+      lacks = true;
+      if (tier == Tier::kSsd && !within_quotas(tier)->empty()) return false;
+    }
     if (needed <= ledger_.Free(pool)) continue;
     // Other jobs may retain all of their guaranteed shares.
     if (needed > ledger_.Unguaranteed(pool)) return false;
@@ -70,6 +89,22 @@ bool EngineState::ReclaimForOpen(const OpenCall& open) {
     lacks = true;
   }
   return lacks;
+}
+
+void EngineState::On(const SetQuotasCall& event) {
+  if (event.number > quotas_number_) {
+    quotas_number_ = event.number;
+    ledger_.SetQuotas(event.quotas);
+    ShrinkOverQuota();
+  }
+  Answer(event.call);
+}
+
+void EngineState::ShrinkOverQuota() {
+  if (!ledger_.has_quotas()) return;
+  for (const ShareLedger::Reclaim& reclaim : ledger_.OverQuota()) {
+    Apply(ledger_.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
+  }
 }
 
 bool EngineState::ServeFreed() {

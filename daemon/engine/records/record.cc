@@ -177,6 +177,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   Job& job = *made;
   job.id = record.job;
   job.uid = record.uid;
+  job.groups = record.groups;
+  job.made_at = now_;
   job.name = record.name;
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;

@@ -90,7 +90,7 @@ void EngineState::On(const OpenCall& event) {
   absl::Status status = CheckOpen(event);
   if (session->job != nullptr || session->opening) {
     status = absl::FailedPreconditionError("the session has a job open already");
-  } else if (draining_) {
+  } else if (draining_ || refuses_sessions_) {
     status = absl::UnavailableError("the memtide daemon is draining and opens no job");
   }
   if (!status.ok()) return Refuse(event.call, status);
@@ -145,15 +145,15 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
   // is restarted at once would get little.
   const bool wants_all = open.device_share.IsZero() || open.host_share.IsZero();
   if (!may_wait || !wants_all) {
-    const absl::Status status = MakeJob(open, session.uid);
+    const absl::Status status = MakeJob(open, session);
     if (status.ok()) return;
-    if (!absl::IsResourceExhausted(status)) return Refuse(event.call, status);
+    if (!MayBeLentLater(status)) return Refuse(event.call, status);
     // Memory that other jobs are to give back may have to be written first.
     if (!in_time && writes_.waiting() > 0) return Refuse(event.call, CallAgain("memory for a job"));
     if (!in_time) return Refuse(event.call, status);
     session.opening = true;
     opens_.push_back({open, deadline});
-    if (ReclaimForOpen(open) || some_end) return;
+    if (ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
     session.opening = false;
     opens_.pop_back();
     return Refuse(event.call, status);
@@ -171,7 +171,7 @@ void EngineState::OpenWaiting() {
     Session& session = *sessions_.Find(open.call.session);
     session.opening = false;
     sessions_.Renew(session, now_);  // It could not renew while it waited.
-    if (draining_) {
+    if (draining_ || refuses_sessions_) {
       Refuse(open.call.call,
              absl::UnavailableError("the memtide daemon is draining and opens no job"));
       continue;
@@ -180,10 +180,12 @@ void EngineState::OpenWaiting() {
   }
 }
 
-absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
+absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   auto job = std::make_unique<Job>();
   job->id = JobId(next_job_);
-  job->uid = uid;
+  job->uid = session.uid;
+  job->groups = session.groups;
+  job->made_at = now_;
   job->name = event.job_name;
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
@@ -191,7 +193,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.Lend(job->id, uid, event, job->device_memory));
+                           ledger_.Lend(job->id, job->owner(), event, job->device_memory));
   TakeShares(*job, std::move(shares));
   // Nothing would be left of a job whose home is the device.
   job->persistent =
@@ -199,7 +201,6 @@ absl::Status EngineState::MakeJob(const OpenCall& event, uint32_t uid) {
   MarkDirty(*job);
   // From here on nothing fails, so that a refused Open uses no number.
   ++next_job_;
-  Session& session = *sessions_.Find(event.session);
   session.job = job.get();
   session.rank = event.rank;
   session.opening = true;
@@ -312,7 +313,8 @@ void EngineState::LeaveJob(Session& session) {
   // What waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return AllocateWaiting(job);
   // A job that never opened does not linger.
-  if (job.time_to_live > Duration(0) && job.state() == JobState::kRunning) {
+  const bool lingers = job.time_to_live > Duration(0) && !job.lingers_no_more;
+  if (lingers && job.state() == JobState::kRunning) {
     ledger_.SetState(*job.shares, JobState::kLingering);
     job.has_lost_regions = false;
     job.lingers_until = now_ + job.time_to_live;
@@ -330,6 +332,32 @@ void EngineState::EndJob(Job& job) {
     if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);
   }
   MaybeDropMemory(job);
+}
+
+void EngineState::On(const EndJobCall& event) {
+  const auto found = jobs_.find(event.job);
+  Job* const job = found == jobs_.end() ? nullptr : found->second.get();
+  // The hidden job of common contents ends with those that use it.
+  if (job == nullptr || job->state() == JobState::kEnding || job->contents != nullptr ||
+      event.viewer.value_or(job->uid) != job->uid) {
+    return Refuse(event.call,
+                  absl::NotFoundError(absl::StrCat("there is no job ", event.job.value(),
+                                                   " of yours that has not ended; `memtide admin "
+                                                   "list` lists the jobs")));
+  }
+  Reply reply;
+  reply.call = event.call;
+  reply.value = EndJobReply{InfoOf(*job)};
+  const absl::Status why = absl::AbortedError(
+      absl::StrCat("job ", job->id.value(), " was ended by `memtide admin end`"));
+  job->lingers_no_more = true;
+  for (const SessionId id : std::vector<SessionId>(job->sessions)) {
+    Emit(CloseSession{id, why});
+    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
+  }
+  // It has ended with its last session, if it had one.
+  if (job->state() != JobState::kEnding) EndJob(*job);
+  Emit(std::move(reply));
 }
 
 }  // namespace memtide

@@ -9,8 +9,9 @@ namespace memtide {
 
 void EngineState::On(const ClientConnected& event) {
   const absl::Status status =
-      draining_ ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
-                : sessions_.Connect(event, now_);
+      draining_ || refuses_sessions_
+          ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
+          : sessions_.Connect(event, now_);
   if (status.ok()) return;
   ++counters_.calls_refused;
   Emit(CloseSession{event.session, status});
@@ -142,6 +143,7 @@ void EngineState::On(const Tick&) {
   offers_due_ = !offers_.empty();
   ServeWrites();
   for (Job* job : expired) EndJob(*job);
+  ShrinkOverQuota();
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
   Scrub();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "daemon/engine/shares/share_ledger.h"
 
@@ -48,22 +49,28 @@ absl::Status ShareLedger::LendElastic(Share& share, uint32_t ranks) {
   // `most` becomes the limit of the share, and `free` is what it can have now.
   const bool by_slot = tier == Tier::kDevice;
   if (by_slot) MEMTIDE_RETURN_IF_ERROR(CheckDeviceRegions(share, MinSlots(ranks)));
-  const uint64_t most = std::min<uint64_t>(Unguaranteed(pool) / chunk,
-                                           by_slot ? MostDeviceRegions(share) : limits_.chunks);
-  const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, most);
+  const uint64_t of_pool = std::min<uint64_t>(Unguaranteed(pool) / chunk,
+                                              by_slot ? MostDeviceRegions(share) : limits_.chunks);
+  const uint64_t most = std::min(of_pool, MostSlots(share, Counting::kGuaranteed));
+  const uint64_t permitted = std::min(most, MostSlots(share, Counting::kLent));
+  const uint64_t free = std::min<uint64_t>(Free(pool) / chunk, permitted);
   const uint64_t least = LeastShare(tier, chunk, ranks);
+  if (permitted < std::min(of_pool, least)) {
+    return RefusedByQuota(share, absl::StrCat("all that is free, at least ",
+                                              FormatBytes(chunk * std::min(of_pool, least))));
+  }
   if (most < MinSlots(ranks) || free < std::min(most, least)) {
     return NotEnough(share, Bytes(0), least);
   }
   uint64_t each = by_slot ? 1 : std::min(UsualSegment(tier, chunk), free), guaranteed = each;
   if (by_slot) {
-    guaranteed = std::max(MinSlots(ranks), most / kGuaranteedPart);
+    guaranteed = std::max(MinSlots(ranks), std::min(most / kGuaranteedPart, permitted));
   } else if (tier == Tier::kHost) {
     guaranteed = std::min(
-        most, std::max({uint64_t{kLeastGuaranteed}, MinSlots(ranks), most / kGuaranteedPart}));
+        permitted, std::max({uint64_t{kLeastGuaranteed}, MinSlots(ranks), most / kGuaranteedPart}));
     each = std::min(each, guaranteed / 2);
     // Memory is made in whole segments, so the guaranteed share is a multiple of one.
-    guaranteed = std::min((guaranteed + each - 1) / each, most / each) * each;
+    guaranteed = std::min((guaranteed + each - 1) / each, permitted / each) * each;
   }
   share.by_slot_ = by_slot;
   share.limit_ = static_cast<uint32_t>(most);
@@ -138,16 +145,33 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   growth.target = share.Reachable(wanted, /*up=*/true);
   if (growth.target <= share.target_) return absl::nullopt;
   const Bytes more = share.chunk_size() * (growth.target - share.target_);
-  if (share.keeps_all_ && more > Unguaranteed(pool)) return absl::nullopt;
+  if (share.keeps_all_ &&
+      (more > Unguaranteed(pool) || growth.target > MostSlots(share, Counting::kGuaranteed))) {
+    return absl::nullopt;
+  }
   const Bytes fair_share = FairShare(pool, opens);
+  const std::vector<Bound> bounds = BoundsOf(jobs_.at(share.job())->owner_);
+  Bytes least_fair_share = fair_share;
+  for (const Bound& bound : bounds) {
+    least_fair_share = std::min(least_fair_share, FairShareUnder(bound, tier));
+  }
   growth.is_guaranteed = growth.target <= share.guaranteed_;
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
   growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
-                       share.chunk_size() * growth.target <= fair_share;
+                       share.chunk_size() * growth.target <= least_fair_share;
   if (growth.is_entitled && more > Free(pool)) {
     // On SSD what is reclaimed is free at once. Above it the job waits for victims to leave.
     share.starved_ = tier != Tier::kSsd;
     growth.reclaim = Reclaim{pool, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
+  }
+  // What is guaranteed counts as lent, so that a quota never withholds it.
+  if (!growth.is_entitled || growth.is_guaranteed) return growth;
+  for (const Bound& bound : bounds) {
+    if (growth.target <= MostSlots(share, bound, Counting::kLent)) continue;
+    share.starved_ |= tier != Tier::kSsd;
+    const Bytes beyond =
+        share.chunk_size() * (growth.target - std::max(share.target_, share.guaranteed_));
+    growth.within_quotas.push_back({pool, beyond, FairShareUnder(bound, tier), &share, bound});
   }
   return growth;
 }
@@ -159,11 +183,15 @@ absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth
   bool others_first = !growth.is_guaranteed && opens.any;
   for (const auto& [id, other] : jobs_) {
     const Share* const its = other->In(pool);
-    others_first = others_first || (!growth.is_entitled && its != nullptr && its->starved());
+    // A share that lacks room in its quota alone does not use what is free.
+    others_first = others_first || (!growth.is_entitled && its != nullptr && its->starved() &&
+                                    MostSlots(*its, Counting::kLent) > its->target());
   }
   const Bytes free = others_first ? Bytes(0) : Free(pool);
+  const uint64_t permitted =
+      std::max<uint64_t>(share.guaranteed_, MostSlots(share, Counting::kLent));
   const uint64_t most =
-      std::min<uint64_t>(growth.target, share.target_ + free / share.chunk_size());
+      std::min({uint64_t{growth.target}, share.target_ + free / share.chunk_size(), permitted});
   const uint32_t target = share.Reachable(most, /*up=*/false);
   if (target == growth.target) share.starved_ = false;
   if (target <= share.target_) return absl::nullopt;
@@ -198,20 +226,29 @@ ShareLedger::Changes ShareLedger::ReclaimFromOthers(const Reclaim& reclaim,
   for (const bool only_unused : {true, false}) {
     for (const bool active : {false, true}) {
       for (const auto& [id, job] : jobs_) {
-        if (job->In(reclaim.pool) == nullptr) continue;
+        const bool is_asked = reclaim.within ? IsUnder(*reclaim.within, job->owner_)
+                                             : job->In(reclaim.pool) != nullptr;
+        if (!is_asked) continue;
         Share& share = (*job)[reclaim.pool.tier];
-        const Bytes soon = FreeSoon(reclaim.pool);
+        const Bytes lacking = Lacking(reclaim);
         const bool lends = share.is_elastic() && &share != reclaim.asking &&
                            (active ? job->is_active() : job->state() == JobState::kLingering);
         // What earlier reclaims have coming counts, so that they are not repeated.
-        if (!lends || soon >= reclaim.needed) continue;
-        const uint32_t slots =
-            std::min(share.target(), CeilDiv(reclaim.needed - soon, share.chunk_size()));
+        if (!lends || lacking.IsZero()) continue;
+        const uint32_t slots = std::min(share.target(), CeilDiv(lacking, share.chunk_size()));
         const auto demand = demands.find(id);
+        // Within a quota no fair share is rounded up, as what all have is to be below it.
+        Reclaim most = reclaim;
+        uint32_t fair = 0;
+        if (reclaim.within && active) {
+          fair = share.Reachable(std::exchange(most.fair_share, Bytes(0)) / share.chunk_size(),
+                                 /*up=*/false);
+        }
         const uint32_t floor =
-            Floor(*job, reclaim, demand == demands.end() ? Demand() : demand->second, only_unused);
-        const uint32_t target = std::max(share.Reachable(share.target() - slots, /*up=*/false),
-                                         share.Reachable(floor, /*up=*/true));
+            Floor(*job, most, demand == demands.end() ? Demand() : demand->second, only_unused);
+        const uint32_t target =
+            std::max({share.Reachable(share.target() - slots, /*up=*/false),
+                      share.Reachable(floor, /*up=*/true), std::min(fair, share.target())});
         if (target != share.target()) changes.push_back(SetTarget(share, target));
       }
     }

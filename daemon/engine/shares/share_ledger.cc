@@ -88,27 +88,35 @@ Bytes ShareLedger::NeededToOpen(const OpenCall& open, Tier tier) const {
                   open.chunk_size * LeastShare(tier, open.chunk_size, open.ranks));
 }
 
-absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, uint32_t uid,
+absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Owner& owner,
                                                              const OpenCall& open,
                                                              MemoryKind device_memory) {
   // An error below destroys the shares, which returns those that were lent already.
   std::unique_ptr<JobShares> shares(new JobShares(this, job, open.chunk_size, DeviceFor(open)));
-  shares->uid_ = uid;
+  shares->owner_ = owner;
+  shares->may_linger_ = open.time_to_live > Duration(0);
+  MEMTIDE_RETURN_IF_ERROR(CheckJobQuotas(*shares, open));
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
     MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share, open.ranks)
                                                   : LendFixed(share, AskedOf(open, tier),
                                                               IsBySlot(tier, device_memory)));
   }
+  MEMTIDE_RETURN_IF_ERROR(CheckLingeringQuotas(*shares));
   return shares;
 }
 
 absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::LendForContents(JobId job,
+                                                                        const Owner& owner,
                                                                         Bytes chunk_size) {
   std::unique_ptr<JobShares> shares(new JobShares(this, job, chunk_size, {Tier::kDevice}));
+  shares->owner_ = owner;
+  shares->is_hidden_ = true;
   Share& share = (*shares)[Tier::kHost];
+  MEMTIDE_RETURN_IF_ERROR(CheckQuota(share, 1));
   const uint64_t most =
-      std::min<uint64_t>(Unguaranteed({Tier::kHost}) / chunk_size, uint64_t{limits_.chunks});
+      std::min({Unguaranteed({Tier::kHost}) / chunk_size, uint64_t{limits_.chunks},
+                MostSlots(share, Counting::kGuaranteed)});
   if (most == 0) return NotEnough(share, Bytes(0), 1);
   share.keeps_all_ = true;
   share.limit_ = static_cast<uint32_t>(most);
@@ -139,9 +147,14 @@ absl::StatusOr<Bytes> ShareLedger::FixedShare(const Share& share, Bytes requeste
                                                      " pool, but this node has none"));
   }
   const Bytes free = std::min(Free(pool), Unguaranteed(pool));
-  const Bytes bytes = RoundDown(requested.IsZero() ? free : requested, share.chunk_size());
+  const uint64_t permitted = MostSlots(share, Counting::kLent);
+  const Bytes all = share.chunk_size() * std::min(free / share.chunk_size(), permitted);
+  const Bytes bytes = requested.IsZero() ? all : RoundDown(requested, share.chunk_size());
   // Slots are counted in 32 bits.
   const Bytes bounded = std::min(bytes, share.chunk_size() * limits_.chunks);
+  if (permitted < std::max(uint64_t{kMinSlots}, bounded / share.chunk_size())) {
+    return RefusedByQuota(share, requested.IsZero() ? "all that is free" : FormatBytes(requested));
+  }
   if (bytes > free || bounded / share.chunk_size() < kMinSlots) {
     return NotEnough(share, requested, kMinSlots);
   }
@@ -173,7 +186,8 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Restore(const JobRecord&
   const Pool recorded{Tier::kDevice, record.device};
   const Pool device = capacity(recorded).IsZero() ? DeviceFor(OpenCall()) : recorded;
   std::unique_ptr<JobShares> shares(new JobShares(this, record.job, record.chunk_size, device));
-  shares->uid_ = record.uid;
+  shares->owner_ = {record.uid, record.groups};
+  shares->may_linger_ = true;
   Share& host = (*shares)[Tier::kHost];
   Share& ssd = (*shares)[Tier::kSsd];
   for (const Tier tier : kAllTiers) {
@@ -343,7 +357,7 @@ uint64_t ShareLedger::MostDeviceRegions(const Share& share) const {
   for (const auto& [id, job] : jobs_) {
     if (job == &own) continue;
     of_all += job->device_regions();
-    if (job->uid_ == own.uid_) of_uid += job->device_regions();
+    if (job->owner_.uid == own.owner_.uid) of_uid += job->device_regions();
   }
   // With `most` more, the user has no more than is left.
   const uint64_t node = limits_.device_regions_per_node;
@@ -375,7 +389,8 @@ void ShareLedger::Resize(Share& share, uint32_t slots) {
     share.limit_ = slots;
     share.guaranteed_ = std::min(share.guaranteed_, slots);
     const uint64_t reachable = share.target_ + Free(share.pool()) / share.chunk_size();
-    target = static_cast<uint32_t>(std::min<uint64_t>(slots, reachable));
+    const uint64_t permitted = std::max<uint64_t>(share.target_, MostSlots(share, Counting::kLent));
+    target = static_cast<uint32_t>(std::min({uint64_t{slots}, reachable, permitted}));
   }
   share.target_ = target;
   share.slots_->Resize(target);

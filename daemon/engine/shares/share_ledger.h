@@ -21,6 +21,11 @@
 // calls: no accepted call is refused for it. On SSD, the home of chunks, only slots that were never
 // used are reclaimed.
 //
+// A job is under the quotas of its user and groups (interface/quota.h): what the jobs under one are
+// lent, with what is guaranteed to elastic shares, grows up to its limit. Within a quota, too, jobs
+// have fair shares, and reclaim from each other. A quota that is set below what is lent shrinks
+// elastic shares, as a reclaim does.
+//
 // Ownership: JobShares are the job's, and return to the pools when they are destroyed. The ledger
 // must outlive them.
 //
@@ -32,6 +37,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +46,7 @@
 #include "absl/types/optional.h"
 #include "base/memory_kind.h"
 #include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/shares/share.h"
@@ -48,9 +55,10 @@ namespace memtide {
 
 class ShareLedger;
 
-// kMaking: its first memory is being made. kLingering: it has no session, and lives on for a time.
-// kEnding: its memory is being scrubbed.
-enum class JobState : uint8_t { kMaking, kRunning, kLingering, kEnding };
+// Whether a quota has caused the error of a refused share.
+bool IsByQuota(const absl::Status& status);
+// Whether the share may be lent when other jobs have given memory back.
+bool MayBeLentLater(const absl::Status& status);
 
 // The shares of one job, one of each pool.
 class JobShares {
@@ -81,7 +89,9 @@ class JobShares {
 
   ShareLedger* const ledger_;
   const JobId job_;
-  uint32_t uid_ = 0;
+  Owner owner_;
+  bool is_hidden_ = false;  // It has what sessions have in common, and counts as no job.
+  bool may_linger_ = false;
   JobState state_ = JobState::kMaking;
   std::array<Share, kTiers> shares_;
 };
@@ -113,6 +123,11 @@ class ShareLedger {
     uint64_t elastic = 0;  // How many of them request an elastic share.
     Bytes requested;       // The sizes that the others request.
   };
+  // A quota that bounds jobs, and of kDefault the user whose jobs they are.
+  struct Bound {
+    const Quota* quota = nullptr;
+    uint32_t uid = 0;
+  };
   // What other jobs have to give back.
   struct Reclaim {
     Pool pool;
@@ -120,6 +135,9 @@ class ShareLedger {
     // No running job falls below it. Zero: below its guaranteed share.
     Bytes fair_share;
     const Share* asking = nullptr;  // It gives nothing.
+    // Then jobs under it give back, at any device, until it has room for what is needed. Valid
+    // until SetQuotas().
+    absl::optional<Bound> within;
   };
   // What a share that lacks slots should get.
   struct Growth {
@@ -127,6 +145,7 @@ class ShareLedger {
     bool is_guaranteed = false;  // The target is within the guaranteed share.
     bool is_entitled = false;    // The target may be reclaimed from other jobs.
     absl::optional<Reclaim> reclaim;
+    std::vector<Reclaim> within_quotas;
   };
   // The growth of the sessions' own host memory that is expected of each job.
   using Rises = std::map<JobId, Bytes>;
@@ -167,13 +186,15 @@ class ShareLedger {
   // asked of a share that is not elastic.
   Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
   // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
-  // little, or the job would have too many regions. REQUIRES: CheckDevice() is OK.
-  absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, uint32_t uid, const OpenCall& open,
-                                                  MemoryKind device_memory);
+  // little, the job would have too many regions, or a quota forbids it. REQUIRES: CheckDevice() is
+  // OK.
+  absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const Owner& owner,
+                                                  const OpenCall& open, MemoryKind device_memory);
   // A share of host memory alone, for what sessions of a user have in common. It is empty, grows by
   // PlanGrowth() and Grow(), and keeps what it has. RESOURCE_EXHAUSTED: the pool has no room for a
   // chunk.
-  absl::StatusOr<std::unique_ptr<JobShares>> LendForContents(JobId job, Bytes chunk_size);
+  absl::StatusOr<std::unique_ptr<JobShares>> LendForContents(JobId job, const Owner& owner,
+                                                             Bytes chunk_size);
   // The shares of a recorded job, without memory. Then BackSegment for each recorded segment,
   // Share::TakeNumbers, and RestoreTarget. DATA_LOSS, FAILED_PRECONDITION: the record fits no job.
   absl::StatusOr<std::unique_ptr<JobShares>> Restore(const JobRecord& record,
@@ -237,6 +258,22 @@ class ShareLedger {
   // Shrinks the shares of other jobs, as far as their demands allow.
   Changes ReclaimFromOthers(const Reclaim& reclaim, const Demands& demands);
 
+  // --- Quotas (share_quotas.cc) ---
+  // One for each subject.
+  void SetQuotas(const std::vector<Quota>& quotas);
+  bool has_quotas() const { return !by_user_.empty() || !by_group_.empty() || default_; }
+  // What has to be reclaimed for `needed` more of the owner. nullopt: the quotas never permit it.
+  absl::optional<std::vector<Reclaim>> WithinQuotas(const Owner& owner, Pool pool,
+                                                    Bytes needed) const;
+  // What is to shrink, because a quota was set below it.
+  std::vector<Reclaim> OverQuota() const;
+  // OK: the quotas permit a share of that many slots.
+  absl::Status CheckQuota(const Share& share, uint64_t slots) const;
+  // How much of `most` the quotas of the owner could permit one job more.
+  Bytes MostByQuotas(const Owner& owner, Tier tier, Bytes most) const;
+  // The quotas of the owner; absent: all, that of kDefault for each user whom it concerns.
+  std::vector<QuotaUse> QuotaUses(const absl::optional<Owner>& owner) const;
+
   // --- The balloon (memory/balloon.cc) ---
   // Inflates and deflates all balloons, so that the machine keeps `reserve`.
   Changes BalanceBalloons(Bytes available, Bytes reserve, const Rises& rises);
@@ -256,6 +293,34 @@ class ShareLedger {
 
  private:
   friend class JobShares;
+
+  // kLent: what a job has, or is guaranteed. kGuaranteed: what it keeps when others need memory.
+  // kSoon: what it is lent when all that is to be given back is.
+  enum class Counting { kLent, kGuaranteed, kSoon };
+  static Bytes Counted(const JobShares& job, Tier tier, Counting counting);
+  // What the job keeps without sessions, at all tiers.
+  static Bytes Kept(const JobShares& job);
+  static bool IsUnder(const Bound& bound, const Owner& owner);
+  std::vector<Bound> BoundsOf(const Owner& owner) const;
+  static void Add(const JobShares& job, Counting counting, QuotaUse* use);
+  // Those of all quotas, that of kDefault for each user whom it concerns.
+  std::vector<QuotaUse> AllUses(Counting counting) const;
+  Bound BoundOf(const QuotaUse& use) const;
+  // What the jobs under it have together, but for the share `except`.
+  Bytes UsedOf(const Bound& bound, Tier tier, Counting counting,
+               const Share* except = nullptr) const;
+  QuotaUse UseOf(const Bound& bound) const;
+  // The most slots that the share can have beside the others under its quotas.
+  uint64_t MostSlots(const Share& share, Counting counting) const;
+  uint64_t MostSlots(const Share& share, const Bound& bound, Counting counting) const;
+  // An equal part of what the elastic shares under the quota have together.
+  Bytes FairShareUnder(const Bound& bound, Tier tier) const;
+  // What lacks under the quota, or in the pool, until it is there.
+  Bytes Lacking(const Reclaim& reclaim) const;
+  // `requested`: as the error says it.
+  absl::Status RefusedByQuota(const Share& share, const std::string& requested) const;
+  absl::Status CheckJobQuotas(const JobShares& job, const OpenCall& open) const;
+  absl::Status CheckLingeringQuotas(const JobShares& job) const;
 
   // Zero: the size is not requested.
   static Bytes AskedOf(const OpenCall& open, Tier tier);
@@ -285,6 +350,9 @@ class ShareLedger {
   // Inflates where the machine lacks memory, and deflates where it has more than enough.
   absl::optional<Change> AdjustBalloon(JobShares& job, Bytes reserve, Bytes rise, Bytes* available);
   static uint32_t Inflatable(const JobShares& job);
+
+  std::map<uint32_t, Quota> by_user_, by_group_;
+  absl::optional<Quota> default_;
 
   const Capacities capacities_;
   const Limits limits_;

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -24,7 +26,10 @@ class Operations {
 
   void Run(int operations) {
     for (int i = 0; i < operations; ++i) {
-      if (jobs_.empty() || Below(40) == 0) {
+      restores_ = false;
+      if (Below(100) == 0) {
+        SetQuotas();
+      } else if (jobs_.empty() || Below(40) == 0) {
         Open();
       } else {
         ChangeJob(Below(jobs_.size()));
@@ -53,6 +58,44 @@ class Operations {
       EXPECT_EQ(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free,
                 ledger_.capacity(pool));
     }
+    CheckQuotas();
+  }
+  // What is under a quota grows up to it, and not beyond. A restored job has what it had.
+  void CheckQuotas() {
+    std::map<std::pair<Quota::Kind, uint32_t>, QuotaUse> uses;
+    for (const QuotaUse& use : ledger_.QuotaUses(absl::nullopt)) {
+      if (use.quota.kind == Quota::Kind::kDefault && !use.uid) continue;
+      const std::pair<Quota::Kind, uint32_t> key(use.quota.kind, use.uid.value_or(use.quota.id));
+      const auto before = uses_.find(key);
+      for (int tier = 0; tier < kTiers && before != uses_.end() && !restores_; ++tier) {
+        const Bytes most =
+            std::max(use.quota.most.bytes[tier].value_or(GiB(1000)), before->second.bytes[tier]);
+        EXPECT_LE(use.bytes[tier], most) << use.quota.name << " at tier " << tier;
+      }
+      uses.emplace(key, use);
+    }
+    uses_ = std::move(uses);
+  }
+  void SetQuotas() {
+    std::vector<Quota> quotas;
+    const auto add = [&](Quota::Kind kind, uint32_t id, std::string name) {
+      if (Below(3) == 0) return;
+      Quota quota;
+      quota.kind = kind;
+      quota.id = id;
+      quota.name = std::move(name);
+      if (Below(2) == 0) quota.most.bytes[0] = kChunk * Below(30);
+      if (Below(2) == 0) quota.most.bytes[1] = kChunk * Below(70);
+      if (Below(2) == 0) quota.most.bytes[2] = kChunk * Below(280);
+      quotas.push_back(std::move(quota));
+    };
+    add(Quota::Kind::kUser, 0, "user:0");
+    add(Quota::Kind::kGroup, 9, "group:9");
+    add(Quota::Kind::kDefault, 0, "default");
+    ledger_.SetQuotas(quotas);
+    for (const ShareLedger::Reclaim& reclaim : ledger_.OverQuota()) {
+      if (!ledger_.ReclaimFromOthers(reclaim, {}).empty()) ran_.insert("OverQuota");
+    }
   }
   uint32_t Below(uint32_t end) { return random_() % end; }
   MemoryKind AnyKind() {
@@ -68,7 +111,8 @@ class Operations {
     open.ssd_share = kChunk * (open.elastic ? 0 : 8 + Below(60));
     const JobId id(next_job_++);
     absl::StatusOr<std::unique_ptr<JobShares>> shares =
-        ledger_.Lend(id, /*uid=*/0, open, AnyKind());
+        ledger_.Lend(id, Owner{Below(3), {Below(2) + 8}}, open, AnyKind());
+    if (IsByQuota(shares.status())) ran_.insert("a quota forbids it");
     if (!shares.ok()) return;
     const uint32_t device = (**shares)[Tier::kDevice].pool().device;
     EXPECT_EQ(device, open.device.value_or(device));
@@ -155,13 +199,20 @@ class Operations {
     if (growth->reclaim.has_value() && !ledger_.ReclaimFromOthers(*growth->reclaim, {}).empty()) {
       ran_.insert("ReclaimFromOthers");
     }
+    for (const ShareLedger::Reclaim& within : growth->within_quotas) {
+      if (!ledger_.ReclaimFromOthers(within, {}).empty()) ran_.insert("within a quota");
+    }
     if (ledger_.Grow(share, *growth, {}).has_value()) ran_.insert("Grow");
   }
 
   // --- Shares that change slot by slot ---
   void Resize(TestJob& job, Share& share) {
     const uint64_t most = (share.bytes() + ledger_.Free(share.pool())) / kChunk;
-    ledger_.Resize(share, kMinSlots + Below(most - kMinSlots + 1));
+    const uint32_t slots = kMinSlots + Below(most - kMinSlots + 1);
+    if (!share.is_elastic() && slots > share.target() && !ledger_.CheckQuota(share, slots).ok()) {
+      return;
+    }
+    ledger_.Resize(share, slots);
     while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
       std::vector<SessionId> holders;
       for (uint64_t session = 1; session <= 2; ++session) {
@@ -251,6 +302,7 @@ class Operations {
   }
   // The job goes, and comes back as a daemon restores it from its record.
   void Restart(uint32_t number) {
+    restores_ = true;
     const JobRecord record = RecordOf(jobs_[number]);
     jobs_[number].slots.clear();
     jobs_.erase(jobs_.begin() + number);
@@ -296,6 +348,8 @@ class Operations {
   uint32_t next_segment_ = 1;
   std::vector<TestJob> jobs_;
   std::set<std::string> ran_;
+  std::map<std::pair<Quota::Kind, uint32_t>, QuotaUse> uses_;  // After the last operation.
+  bool restores_ = false;
 };
 
 class AnyOperations : public testing::TestWithParam<uint32_t> {};
@@ -314,7 +368,8 @@ TEST(OperationsTest, EachRuns) {
   for (const char* name :
        {"SegmentFailed", "SlotReleased", "SlotPopulated", "PopulateFailed", "DeflateFor", "Grow",
         "ReclaimFromOthers", "Leave with holders", "Return", "DropSegments", "an ending job goes",
-        "Restore", "RestoreTarget", "a named device", "the emptiest device"}) {
+        "Restore", "RestoreTarget", "a named device", "the emptiest device", "OverQuota",
+        "a quota forbids it", "within a quota"}) {
     EXPECT_EQ(ran.count(name), 1u) << name << " did not run";
   }
 }

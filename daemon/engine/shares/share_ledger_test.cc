@@ -35,7 +35,7 @@ class ShareLedgerTest : public testing::Test {
   std::unique_ptr<JobShares> Lend(const OpenCall& open,
                                   MemoryKind device_memory = MemoryKind::kSharedMemory) {
     absl::StatusOr<std::unique_ptr<JobShares>> shares =
-        ledger_.Lend(JobId(next_job_++), kUid, open, device_memory);
+        ledger_.Lend(JobId(next_job_++), Owner{kUid}, open, device_memory);
     ledger_.CheckInvariants();
     EXPECT_TRUE(shares.ok()) << shares.status();
     return shares.ok() ? *std::move(shares) : nullptr;
@@ -79,13 +79,15 @@ TEST_F(ShareLedgerTest, AShareIsChargedWholeAndGoesBackWithItsJob) {
 }
 
 TEST_F(ShareLedgerTest, SharesAreLentAllOrNone) {
-  EXPECT_EQ(
-      ledger_.Lend(JobId(1), kUid, Fixed(4, 10, 257), MemoryKind::kSharedMemory).status().code(),
-      absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ledger_.Lend(JobId(1), Owner{kUid}, Fixed(4, 10, 257), MemoryKind::kSharedMemory)
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(FreeChunks(Tier::kHost), 64u);
-  EXPECT_EQ(
-      ledger_.Lend(JobId(1), kUid, Fixed(4, 3, 20), MemoryKind::kSharedMemory).status().code(),
-      absl::StatusCode::kResourceExhausted)
+  EXPECT_EQ(ledger_.Lend(JobId(1), Owner{kUid}, Fixed(4, 3, 20), MemoryKind::kSharedMemory)
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted)
       << "fewer slots than chunks need to move";
 }
 
@@ -149,7 +151,7 @@ TEST_F(ShareLedgerTest, EachRankHasTheLeastThatOneSessionNeeds) {
   EXPECT_EQ(ledger_.NeededToOpen(ranks, Tier::kHost), kChunk * 32);
   ranks.ranks = 9;
   const absl::Status status =
-      ledger_.Lend(JobId(2), kUid, ranks, MemoryKind::kSharedMemory).status();
+      ledger_.Lend(JobId(2), Owner{kUid}, ranks, MemoryKind::kSharedMemory).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("at least 40 chunks"), status.message().npos) << status;
 }
@@ -163,8 +165,9 @@ TEST_F(ShareLedgerTest, SlotsThatWereNeverUsedAreFreeAtOnce) {
   EXPECT_EQ(changes[0].reclaimed, kChunk * 16);
   EXPECT_EQ(FreeChunks(Tier::kHost), 16u);
   EXPECT_TRUE(ledger_.TakeFreed());
-  EXPECT_EQ(ledger_.Lend(JobId(2), kUid, Elastic(), MemoryKind::kSharedMemory).status().code(),
-            absl::StatusCode::kResourceExhausted)
+  EXPECT_EQ(
+      ledger_.Lend(JobId(2), Owner{kUid}, Elastic(), MemoryKind::kSharedMemory).status().code(),
+      absl::StatusCode::kResourceExhausted)
       << "the SSD is full";
   Reclaim(Tier::kSsd, 4);
   EXPECT_NE(Lend(Elastic()), nullptr);
@@ -371,7 +374,7 @@ TEST_F(ShareLedgerTest, SharesThatOutliveTheLedgerAreABrokenInvariant) {
       {
         std::unique_ptr<JobShares> job;
         ShareLedger ledger({{kChunk * 16}, kChunk * 64, kChunk * 256}, limits_);
-        job = *ledger.Lend(JobId(1), kUid, Fixed(4, 10, 20), MemoryKind::kSharedMemory);
+        job = *ledger.Lend(JobId(1), Owner{kUid}, Fixed(4, 10, 20), MemoryKind::kSharedMemory);
       },
       "the shares of a job outlive the ledger that lent them");
 }

@@ -39,6 +39,7 @@ absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
   Session& session = entry->second;
   session.id = event.session;
   session.uid = event.uid;
+  session.groups = event.groups;
   session.user = &users_[event.uid];
   ++session.user->sessions;
   session.pid = event.pid;

@@ -48,7 +48,8 @@ struct User {
 struct Session {
   SessionId id;
   uint32_t uid = 0;
-  User* user = nullptr;  // Lives as long as a session of it.
+  std::vector<uint32_t> groups;  // Those of its process, by number.
+  User* user = nullptr;          // Lives as long as a session of it.
   int32_t pid = 0;
   Job* job = nullptr;    // nullptr: none open (yet).
   bool opening = false;  // An OpenCall waits.

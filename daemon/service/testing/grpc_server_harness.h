@@ -110,6 +110,8 @@ class GrpcServerTest : public testing::Test {
     context_.node.fastest = Tier::kDevice;
     context_.node.limits.chunks_per_call = 7;
     context_.daemon_uid = 7;
+    context_.admin_group = 70;
+    context_.quotas = &quotas_;
     context_.version = "1.2.3";
     context_.boot_id = "boot";
     context_.node.device_uuids = {"another 16 bytes", "sixteen bytes of"};
@@ -186,6 +188,7 @@ class GrpcServerTest : public testing::Test {
   OpenCalls calls_{size_t{8} << 20};
   MetricsCache metrics_{
       [](const InspectReply& node) { return absl::StrCat("chunks ", node.chunk_count, "\n"); }};
+  QuotaBook quotas_{{}, /*directory=*/"", Accounts(), /*most=*/9};
   ServiceContext context_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -30,6 +30,20 @@ def inspect_node(
     return _take_json(text)
 
 
+def call(
+    method: str, request: Mapping[str, Any], socket_dir: Path | str | None = None
+) -> dict[str, Any]:
+    """The reply of a method of the AdminService that changes the node: EndJob, Drain, SetQuota or
+    ClearQuota. Requests and replies are protobuf's JSON.
+
+    Unavailable: no daemon answers. PermissionDenied: this user may not make the call.
+    """
+    text = c_void_p()
+    arguments = (method.encode(), json.dumps(request).encode())
+    check(load_library().memtide_call_admin(_path_bytes(socket_dir), *arguments, byref(text)))
+    return _take_json(text)
+
+
 def get_metrics(socket_dir: Path | str | None = None) -> str:
     """The metrics of the node's daemon in Prometheus' text format. Unavailable: no daemon
     answers."""

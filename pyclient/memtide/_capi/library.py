@@ -251,6 +251,7 @@ def load_library() -> ctypes.CDLL:
         "memtide_default_chunk_bytes": ([c_uint64, c_uint64, POINTER(c_uint64)], c_int),
         "memtide_hash_pieces": ([c_char_p, c_size_t, c_void_p, c_size_t, c_void_p], c_int),
         "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
+        "memtide_call_admin": ([c_char_p, c_char_p, c_char_p, POINTER(c_void_p)], c_int),
         "memtide_get_metrics": ([c_char_p, POINTER(c_void_p)], c_int),
         "memtide_get_trace": (
             [c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t)],

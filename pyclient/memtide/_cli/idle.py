@@ -10,13 +10,20 @@ from typing import Any
 from memtide._capi import admin
 
 _EXIT_IDLE = 0
-_EXIT_SESSIONS = 3
+EXIT_SESSIONS = 3
 _EXIT_JOBS = 4
 
 
 def print_what_would_end(socket_dir: Path) -> int:
     """Prints it in a line, and returns the exit status: 0 nothing, 3 sessions, 4 only jobs that
     wait for a script to resume them. Unavailable: no daemon answers."""
+    status, line = what_would_end(socket_dir)
+    print(line)
+    return status
+
+
+def what_would_end(socket_dir: Path) -> tuple[int, str]:
+    """The exit status and the line of `print_what_would_end`."""
     node = admin.inspect_node(socket_dir, sessions=True)
     sessions = node.get("sessions", [])
     count = max(len(sessions), int(node.get("session_count", 0)))
@@ -25,13 +32,10 @@ def print_what_would_end(socket_dir: Path) -> int:
         named = list(map(_named, sessions[:3]))
         if more := count - len(named):
             named.append(f"{more} more")
-        print(f"{count} sessions are open: {', '.join(named)}")
-        return _EXIT_SESSIONS
+        return EXIT_SESSIONS, f"{count} sessions are open: {', '.join(named)}"
     if chunks := int(node.get("chunk_count", 0)):
-        print(f"{chunks} chunks of jobs wait for a script that resumes them")
-        return _EXIT_JOBS
-    print("idle: no session is open, and no job waits")
-    return _EXIT_IDLE
+        return _EXIT_JOBS, f"{chunks} chunks of jobs wait for a script that resumes them"
+    return _EXIT_IDLE, "idle: no session is open, and no job waits"
 
 
 def _named(session: Mapping[str, Any]) -> str:

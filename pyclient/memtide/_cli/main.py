@@ -1,4 +1,4 @@
-"""The command line: `memtide run | replay | status | idle | trace | explain | doctor`."""
+"""The command line: `memtide run | replay | status | idle | admin | trace | explain | doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from memtide import __version__
 from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
-from memtide._cli import run
+from memtide._cli import admin, run
 from memtide._cli.parser import Parser, add_socket_dir
 from memtide._node import private_daemon
 from memtide._trace import explain
@@ -71,6 +71,10 @@ def _parser() -> Parser:
     )
     add_socket_dir(idle)
     idle.set_defaults(command=_idle)
+    admin.add_arguments(
+        commands.add_parser("admin", help="list and end jobs, drain the node, set quotas"),
+        _sockets_of_daemon,
+    )
     _add_trace(commands)
     _add_explain(commands)
     doctor = commands.add_parser("doctor", help="check this machine, and name what to do")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from memtide._cli.quota_text import quota_line
 from memtide._node import inspection
 from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory, UserSsdWrites
 from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
@@ -26,6 +27,8 @@ def print_status(socket_dir: Path, console: Console) -> None:
     """Prints the state of the daemon. Unavailable: no daemon answers."""
     node = inspection.inspect(socket_dir, sessions=True)
     state = "draining" if node.draining else "serving"
+    if node.refuses_sessions:
+        state = "refusing new sessions (`memtide admin drain`)"
     console.print(f"[bold cyan]memtided[/] {node.version}, {state}")
     console.print(pools_table(node))
     console.print(_obtainable_line(node))
@@ -42,6 +45,9 @@ def print_status(socket_dir: Path, console: Console) -> None:
     console.print(_sessions_table(node))
     if line := others_line(node.others):
         console.print(line)
+    for quota in node.quotas:
+        if line := quota_line(quota):
+            console.print(plain(line))
     if any("rank_use" in session for session in node.sessions):
         console.print(_ranks_table(node))
     console.print(_counters_line(node))

@@ -18,6 +18,14 @@ LINKS = (
     "ssd_written_bytes",
     "zeroed_bytes",
 )
+QUOTA_FIELDS = (
+    "device_bytes",
+    "host_bytes",
+    "ssd_bytes",
+    "jobs",
+    "lingering_bytes",
+    "lingering_seconds",
+)
 STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room", "stalled_on_budget")
 
 
@@ -119,6 +127,31 @@ class Others:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A job that this user may see, also without sessions."""
+
+    job_id: int
+    uid: int
+    name: str
+    state: str  # "making", "running", "lingering", "ending".
+    session_count: int
+    bytes_by_tier: Mapping[str, int]  # Its shares.
+    age_s: float
+    lingers_for_s: float  # 0 unless it lingers.
+
+
+@dataclass(frozen=True)
+class QuotaUse:
+    """A quota, and what counts for it. The keys of both are the fields of Quota (quota.proto)."""
+
+    subject: str
+    is_default: bool  # That of "default"; `subject` is the user whom it concerns.
+    limits: Mapping[str, int]
+    used: Mapping[str, int]
+    exceeded: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Node:
     """A consistent snapshot of the daemon's state."""
 
@@ -128,10 +161,13 @@ class Node:
     counters: Mapping[str, int]
     stalls_s: Mapping[str, float]
     sessions: tuple[Mapping[str, Any], ...] = ()  # Those that this user may see.
+    jobs: tuple[Job, ...] = ()  # Those, too.
+    quotas: tuple[QuotaUse, ...] = ()  # Those that concern them; for administrators all.
     others: Others = Others()
     min_slots: int = 0  # The fewest slots of a job at any tier.
     warnings: tuple[str, ...] = ()
     draining: bool = False
+    refuses_sessions: bool = False  # And goes on with what is open.
     host_memory: HostMemory = HostMemory()
     ssd_directories: tuple[SsdDirectory, ...] = ()
     ssd_users: tuple[UserSsdWrites, ...] = ()  # Those that this user may see.
@@ -197,6 +233,8 @@ def parse(reply: Mapping[str, Any]) -> Node:
         },
         stalls_s={name: seconds(counters.get(name, "0s")) for name in STALLS},
         sessions=tuple(reply.get("sessions", ())),
+        jobs=tuple(map(parse_job, reply.get("jobs", ()))),
+        quotas=tuple(map(_quota_use, reply.get("quotas", ()))),
         others=Others(
             **{
                 name: int(reply.get("others", {}).get(name, 0))
@@ -206,6 +244,7 @@ def parse(reply: Mapping[str, Any]) -> Node:
         min_slots=int(reply.get("limits", {}).get("min_slots", 0)),
         warnings=tuple(reply.get("warnings", ())),
         draining=bool(reply.get("draining", False)),
+        refuses_sessions=bool(reply.get("refuses_sessions", False)),
         host_memory=_host_memory(reply.get("host_memory", {})),
         ssd_directories=tuple(map(_ssd_directory, reply.get("ssd_directories", ()))),
         ssd_users=tuple(
@@ -250,6 +289,31 @@ def _ssd_directory(entry: Mapping[str, Any]) -> SsdDirectory:
         is_awaited=bool(entry.get("is_awaited", False)),
         endurance_bytes=int(entry.get("endurance_bytes", 0)),
         life_years=None if years is None else float(years),
+    )
+
+
+def parse_job(entry: Mapping[str, Any]) -> Job:
+    """A Job from protobuf's JSON of Job."""
+    return Job(
+        job_id=int(entry.get("job_id", 0)),
+        uid=int(entry.get("uid", 0)),
+        name=str(entry.get("name", "")),
+        state=str(entry.get("state", "")).removeprefix("JOB_STATE_").lower(),
+        session_count=int(entry.get("session_count", 0)),
+        bytes_by_tier={tier: int(entry.get(f"{tier}_bytes", 0)) for tier in TIERS},
+        age_s=seconds(entry.get("age", "0s")),
+        lingers_for_s=seconds(entry.get("lingers_for", "0s")),
+    )
+
+
+def _quota_use(entry: Mapping[str, Any]) -> QuotaUse:
+    quota = entry.get("quota", {})
+    return QuotaUse(
+        subject=str(quota.get("subject", "")),
+        is_default=bool(entry.get("is_default", False)),
+        limits={name: int(quota[name]) for name in QUOTA_FIELDS if name in quota},
+        used={name: int(entry.get(name, 0)) for name in QUOTA_FIELDS},
+        exceeded=tuple(entry.get("exceeded", ())),
     )
 
 

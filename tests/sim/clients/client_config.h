@@ -1,5 +1,5 @@
 // ClientConfig: one random node with clients that share contents, and what these do. Plain values,
-// made from a seed by WithRanks, WithKeptRanks and WithCommonContents.
+// made from a seed by WithRanks, WithKeptRanks, WithCommonContents and WithQuotas.
 #ifndef MEMTIDE_TESTS_SIM_CLIENTS_CLIENT_CONFIG_H_
 #define MEMTIDE_TESTS_SIM_CLIENTS_CLIENT_CONFIG_H_
 
@@ -35,6 +35,8 @@ enum class ClientOp : uint8_t {
   kHang,
   kHostile,
   kRestart,
+  kSetQuotas,
+  kEndJob,
 };
 
 struct ClientConfig {

@@ -16,6 +16,8 @@ void ClientSimulation::Step() {
   }
   if (operation == ClientOp::kConnect) return Connect();
   if (operation == ClientOp::kRestart) return Restart();
+  if (operation == ClientOp::kSetQuotas) return SetQuotas();
+  if (operation == ClientOp::kEndJob) return EndAnyJob();
   std::vector<SessionId> ids;
   for (const auto& [id, client] : clients_) {
     if (client.open && !client.hung) ids.push_back(id);
@@ -83,7 +85,7 @@ void ClientSimulation::ConnectAs(Client client, OpenCall open) {
   client.session = session;
   client.renewed = now_;
   clients_[session] = client;
-  Feed(ClientConnected{session, client.uid, 1});
+  Feed(ClientConnected{session, client.uid, 1, client.groups});
   open.session = session;
   open.chunk_size = MiB(2);
   Ask(std::move(open));

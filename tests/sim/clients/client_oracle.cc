@@ -60,7 +60,8 @@ void ClientSimulation::Observe(const Effect& effect) {
     sent_.insert({send->session, send->region});
   } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
     const Client* const client = Find(close->session);
-    if (client != nullptr && !client->hung) {
+    // An administrator may end it.
+    if (client != nullptr && !client->hung && close->reason.code() != Code::kAborted) {
       verdict_.Broken(absl::StrCat(ToText(effect), ": it lives"));
     }
     EndClient(close->session);
@@ -75,6 +76,7 @@ void ClientSimulation::Observe(const Effect& effect) {
 bool ClientSimulation::IsPermitted(const Waiting& waiting, Code code) {
   if (code == Code::kInternal || code == Code::kUnknown) return false;
   if (config_.hostile) return true;
+  if (std::holds_alternative<EndJobCall>(waiting.event)) return code == Code::kNotFound;
   const SessionId* const session = SessionOf(waiting.event);
   const Client* const client = session == nullptr ? nullptr : Find(*session);
   if (code == Code::kUnauthenticated) return client == nullptr;
@@ -111,10 +113,23 @@ void ClientSimulation::ObserveReply(const Reply& reply) {
     if (!IsPermitted(waiting, reply.status.code())) {
       verdict_.Broken(absl::StrCat(ToText(Effect(reply)), ": to ", ToText(event)));
     }
+    if (const auto* end = std::get_if<EndJobCall>(&event)) {
+      if (end->viewer) Hit(ClientProbe::kEndedNoForeignJob);
+    }
+    if (reply.status.message().find("the quota of ") != absl::string_view::npos) {
+      Hit(ClientProbe::kRefusedByQuota);
+    }
     if (client == nullptr) return;
     if (std::holds_alternative<AllocateCall>(event)) client->allocating = false;
     if (std::holds_alternative<OpenCall>(event)) return EndClient(*session);
     return OnRefusal(client, waiting, reply.status.code());
+  }
+  if (const auto* ended = std::get_if<EndJobReply>(&reply.value)) {
+    const auto& end = std::get<EndJobCall>(event);
+    if (end.viewer.value_or(ended->job.uid) != ended->job.uid) {
+      verdict_.Broken(absl::StrCat(ToText(event), ": it is a foreign job"));
+    }
+    Hit(ClientProbe::kEndedJob);
   }
   if (client == nullptr) return;
   if (const auto* allocated = std::get_if<AllocateReply>(&reply.value)) {

@@ -83,6 +83,7 @@ void ClientSimulation::Feed(Event event) {
     if (!dies_ || is_record || std::holds_alternative<Reply>(effect)) Observe(effect);
   }
   if (verdict_.ok()) After();
+  if (verdict_.ok() && config_.weights.count(ClientOp::kSetQuotas) > 0) CheckQuotas();
   dies_ ? Restart() : AnswerRevokes();
 }
 

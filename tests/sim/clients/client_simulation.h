@@ -16,6 +16,7 @@
 #include <ostream>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,8 +64,15 @@ enum class ClientProbe : uint8_t {
   kCommittedShared,
   kDiedInOffer,
   kNoMemory,  // A region for common contents could not be made.
+  // With quotas:
+  kOverQuota,    // A quota was set below what was in use,
+  kBackInQuota,  // and then shrank to it.
+  kRefusedByQuota,
+  kGrewToQuota,  // To its limit, or within a chunk of it.
+  kEndedJob,
+  kEndedNoForeignJob,
 };
-inline constexpr int kClientProbes = 28;
+inline constexpr int kClientProbes = 34;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.
@@ -86,6 +94,7 @@ class ClientSimulation {
   struct Client {
     SessionId session;
     uint32_t uid = 1000;
+    std::vector<uint32_t> groups;
     bool open = false, allocating = false, hung = false;
     Instant renewed;
     std::vector<ChunkId> chunks;
@@ -207,6 +216,12 @@ class ClientSimulation {
   // Gives back those of the chunks that are leased; no chunks: all that are. Returns whether there
   // were any.
   bool GiveBack(Client* client, const std::vector<ChunkId>& chunks);
+  // --- client_quotas.cc: administrators, beside the clients ---
+  void SetQuotas();
+  void EndAnyJob();
+  // No event lends what a quota does not permit.
+  void CheckQuotas();
+
   void EndPart(Client* client);
   void EndPart(PartKey key, bool computed);
   void Move(Client* client, bool evict);
@@ -225,6 +240,16 @@ class ClientSimulation {
   std::vector<SessionId> Sessions() const;
   // The client dies: it leaves poison where it could write.
   void Spoil(const Client& client);
+
+  struct QuotaKey {
+    Quota::Kind kind;
+    uint32_t id, uid;
+    bool operator<(const QuotaKey& other) const {
+      return std::tie(kind, id, uid) < std::tie(other.kind, other.id, other.uid);
+    }
+  };
+  std::map<QuotaKey, QuotaUse> quota_uses_;  // After the last event.
+  uint64_t next_quotas_ = 1;
 
   std::vector<Revoke> revokes_;
   std::vector<ChunkId> freed_now_;  // In this event.

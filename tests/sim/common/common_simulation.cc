@@ -35,6 +35,21 @@ ClientConfig WithCommonContents(uint64_t seed) {
   return config;
 }
 
+ClientConfig WithQuotas(uint64_t seed) {
+  ClientConfig config = WithCommonContents(seed);
+  Random random(seed ^ 0x71756f746173);
+  config.clients = random.Between(2, 6);
+  config.other_user_percent = 50;
+  config.ssd_slots += config.elastic ? random.Between(0, 40) : 0;
+  if (config.elastic && random.Percent(30)) {
+    config.device_slots = config.clients * 4 + random.Between(1, 16);
+  }
+  config.weights[ClientOp::kSetQuotas] = random.Between(1, 12);
+  config.weights[ClientOp::kEndJob] = random.Between(1, 4);
+  config.weights[ClientOp::kConnect] = 12;
+  return config;
+}
+
 CommonSimulation::CommonSimulation(const ClientConfig& config, std::ostream* echo)
     : ClientSimulation(config, /*stream=*/0x636f6d6f7073, echo) {}
 
@@ -46,6 +61,8 @@ void CommonSimulation::Connect() {
   if (clients_.size() >= config_.clients) return;
   Script script;
   script.uid += random_.Percent(config_.other_user_percent);
+  // The first user is in a group, which may have a quota, too.
+  if (script.uid == 1000) script.groups = {50};
   OpenCall open;
   open.elastic = config_.elastic;
   if (!config_.elastic) open.host_share = MiB(2) * (config_.chunks + 4);

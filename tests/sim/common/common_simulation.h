@@ -11,6 +11,8 @@
 namespace memtide::sim {
 
 ClientConfig WithCommonContents(uint64_t seed);
+// The same, with quotas that change, and jobs that are ended.
+ClientConfig WithQuotas(uint64_t seed);
 
 class CommonSimulation : public ClientSimulation {
  public:

@@ -13,5 +13,12 @@ TEST(CommonSimulationTest, EachScriptSeesWhatItWouldSeeAlone) {
   RunClients(/*seeds=*/2000, run, ClientProbe::kCopied, ClientProbe::kNoMemory);
 }
 
+TEST(CommonSimulationTest, NoEventLendsMoreThanAQuotaPermits) {
+  const auto run = [](uint64_t seed, std::ostream* echo) {
+    return CommonSimulation::Run(WithQuotas(seed), echo);
+  };
+  RunClients(/*seeds=*/1000, run, ClientProbe::kOverQuota, ClientProbe::kEndedNoForeignJob);
+}
+
 }  // namespace
 }  // namespace memtide::sim
