@@ -18,8 +18,8 @@ constexpr std::chrono::hours kDay{24};
 // The seconds between this machine's clock and the wall's.
 std::chrono::seconds UnixTime() {
   // tidy(wall-clock): the age of what was written before a reboot, which no budget depends on.
-  return std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now().time_since_epoch());
+  const auto now = std::chrono::system_clock::now();
+  return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch());
 }
 
 }  // namespace

@@ -17,13 +17,26 @@ absl::StatusOr<CommandLine> Parse(const std::vector<std::string>& arguments) {
 }
 
 TEST(FlagsTest, EveryFieldIsAFlag) {
-  const auto line = Parse(
-      {"--socket-dir=/s", "--device=emulated", "--device-pool=96MiB", "--device-bandwidth=4GB",
-       "--device-latency=20us", "--host-pool=1GiB", "--ssd-dir=/a", "--ssd-dir", "/b",
-       "--ssd-pool=2GiB", "--metrics-address=127.0.0.1:0", "--log-level=debug", "--lifeline-fd=3",
-       "--session-lease=1m30s", "--ssd-written-per-day=500GB", "--ssd-written-per-day=3GiB",
-       "--ssd-endurance=600TB", "--user-ssd-written-per-day=2GiB",
-       "--admin-group=wheel", "--settings-dir=/settings"});
+  const auto line = Parse({"--socket-dir=/s",
+                           "--device=emulated",
+                           "--device-pool=96MiB",
+                           "--device-bandwidth=4GB",
+                           "--device-latency=20us",
+                           "--host-pool=1GiB",
+                           "--ssd-dir=/a",
+                           "--ssd-dir",
+                           "/b",
+                           "--ssd-pool=2GiB",
+                           "--metrics-address=127.0.0.1:0",
+                           "--log-level=debug",
+                           "--lifeline-fd=3",
+                           "--session-lease=1m30s",
+                           "--ssd-written-per-day=500GB",
+                           "--ssd-written-per-day=3GiB",
+                           "--ssd-endurance=600TB",
+                           "--user-ssd-written-per-day=2GiB",
+                           "--admin-group=wheel",
+                           "--settings-dir=/settings"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto expected = ParseConfigText(
       R"pb(

@@ -587,7 +587,7 @@ class EngineState {
   SessionTable sessions_;
   ShareLedger ledger_;
   SsdWrites writes_;
-  std::map<uint32_t, Stripes> stripes_;         // Of stores, where there are several drives.
+  std::map<uint32_t, Stripes> stripes_;         // By store, where there are several drives.
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
   ManifestBytes manifest_bytes_;                // What the jobs' manifests take.
   std::map<JobId, std::unique_ptr<Job>> jobs_;

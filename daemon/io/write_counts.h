@@ -4,7 +4,7 @@
 // The file is text, with one line for the sum and one for each user and ten minutes of the last
 // day. Times are of the wall clock: no other one goes on after a reboot. A reader takes all of it
 // or nothing. Functions without state; the directory is claimed by this process (StoreDirectory),
-// so that nobody else writes there.
+// so that no other process writes there.
 #ifndef MEMTIDE_DAEMON_IO_WRITE_COUNTS_H_
 #define MEMTIDE_DAEMON_IO_WRITE_COUNTS_H_
 

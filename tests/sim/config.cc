@@ -206,7 +206,7 @@ Config WithLies(Config config) {
 
 namespace {
 
-// So many chunks of the node's size in a second, so that waits end while a simulation lasts.
+// The budget in chunks of the node's size a second: waits for it end while a simulation lasts.
 constexpr uint64_t kWritesPerSecond = 20;
 constexpr uint64_t kSecondsPerDay = 86400;
 

@@ -170,7 +170,7 @@ class EngineHarness {
   std::vector<WritesWait> writes_wait_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;       // Also what is dropped.
-  std::vector<uint32_t> stripes_;  // Of all stores.
+  std::vector<uint32_t> stripes_;  // The same for all stores.
 
  private:
   void Take(Effect effect) {

@@ -94,7 +94,7 @@ class SsdWrites {
 
   std::vector<Drive> drives_;
   Bytes user_per_day_;
-  std::map<uint32_t, Bytes> budgets_;  // Of users that have one of their own.
+  std::map<uint32_t, Bytes> budgets_;  // By uid, of users with one of their own.
   bool were_used_ = false;             // Some drive.
   std::map<uint32_t, User> users_;
   std::map<ChunkIndex, Listed> listed_;

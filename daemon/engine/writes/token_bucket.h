@@ -32,8 +32,8 @@ class TokenBucket {
 
   Bytes per_day() const { return per_day_; }
   bool has_budget() const { return !per_day_.IsZero(); }
-  // Whether there are so many tokens now. Asking for more than the capacity raises it, so that each
-  // write that is smaller than the budget has its turn. REQUIRES: `now` does not go back.
+  // Whether there are tokens for `size` now. Asking for more than the capacity raises it, so that
+  // each write that is smaller than the budget has its turn. REQUIRES: `now` does not go back.
   bool Has(Instant now, Bytes size);
   // REQUIRES: Has(now, size).
   void Take(Bytes size);
@@ -49,7 +49,7 @@ class TokenBucket {
   bool started_ = false;
   Bytes largest_;  // The largest write that was asked for.
   uint64_t tokens_ = 0;
-  absl::uint128 fraction_ = 0;  // Of a token, in parts of kDay.
+  absl::uint128 fraction_ = 0;  // Part of a token, in units of 1 / kDay.
   Instant filled_at_;
 };
 

@@ -135,7 +135,7 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
 // What can go wrong with a call that was right when it was made.
 bool Model::MayFailLate(const Call& call, Code code) const {
   const bool faults = state_.faults > call.faults_before;
-  // It is told to come again, since it waits for a budget.
+  // The reply may be to call again, since it waits for a budget.
   if (state_.config.paced && code == Code::kUnavailable && call.event_number != state_.events) {
     return true;
   }
