@@ -15,7 +15,6 @@ namespace {
 constexpr std::chrono::minutes kPeriod{1};
 constexpr std::chrono::hours kDay{24};
 
-// The seconds between this machine's clock and the wall's.
 std::chrono::seconds UnixTime() {
   // tidy(wall-clock): the age of what was written before a reboot, which no budget depends on.
   const auto now = std::chrono::system_clock::now();

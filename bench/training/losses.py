@@ -1,4 +1,4 @@
-"""Measures what smaller formats of memtide.AdamW cost in training loss, on the example's GPT.
+"""Measures what smaller formats of memtide.AdamW, and Lion, cost in loss, on the example's GPT.
 
     python bench/training/losses.py    prints a table of all formats; 2 minutes
 
@@ -29,12 +29,17 @@ _LAYERS, _WIDTH, _CONTEXT, _BATCH = 4, 128, 64, 16
 STEPS = 300
 _JUDGED = 50  # The last steps, whose mean loss counts.
 _LR = 1e-3
+_LION_LR = 3e-4  # Each of its updates is as large as the largest of AdamW's.
 
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 
 
 def _ours(**options: Any) -> Optimizers:
     return lambda parameters: memtide.AdamW(parameters, lr=_LR, **options)
+
+
+def _lion(**options: Any) -> Optimizers:
+    return lambda parameters: memtide.Lion(parameters, lr=_LION_LR, **options)
 
 
 def _torchs(parameters: Any) -> torch.optim.Optimizer:
@@ -55,6 +60,13 @@ WAYS: dict[str, tuple[torch.dtype, Optimizers, int]] = {
         8,
     ),
     "bf16, torch.optim.AdamW": (torch.bfloat16, _torchs, 8),
+    "fp32, Lion": (torch.float32, _lion(), 12),
+    "fp32, Lion, bf16 moment": (torch.float32, _lion(moments=torch.bfloat16), 10),
+    "bf16, Lion, stochastic, bf16": (
+        torch.bfloat16,
+        _lion(weights="stochastic", moments=torch.bfloat16),
+        6,
+    ),
 }
 
 

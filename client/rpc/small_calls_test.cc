@@ -23,6 +23,7 @@
 #include "memtide/v1/optimizer.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
 #include "proto/digest_bytes.h"
+#include "proto/protocol.h"
 
 namespace memtide::client {
 namespace {
@@ -75,6 +76,10 @@ class Chunks : public v1::ChunkService::Service {
     if (request->release_chunk_ids_size() > static_cast<int>(kChunksPerCall)) return Refuse(0);
     for (const uint64_t id : request->chunk_ids()) response->add_leases()->set_chunk_id(id);
     longest_wait_s = std::max(longest_wait_s, request->deadline().seconds());
+    if (waits_on > 0) {
+      --waits_on;
+      return {grpc::StatusCode::UNAVAILABLE, "wait on", kCallAgain};
+    }
     return Refuse(static_cast<uint32_t>(request->chunk_ids_size()));
   }
   grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
@@ -83,6 +88,7 @@ class Chunks : public v1::ChunkService::Service {
     return Refuse(static_cast<uint32_t>(request->chunk_ids_size()));
   }
   uint32_t allocated = 0, released = 0;
+  uint32_t waits_on = 0;  // How many calls are to be made again.
   int64_t longest_wait_s = 0;
 };
 
@@ -195,6 +201,17 @@ TEST_F(SmallCallsTest, ListsOfChunksAreCutAtTheDaemonsLimit) {
   EXPECT_EQ(fetched->leases.size(), kChunks);
   EXPECT_EQ(chunks_.released, kChunks);
   EXPECT_EQ(chunks_.longest_wait_s, 5);
+}
+
+TEST_F(SmallCallsTest, ACallThatHasToWaitOnIsMadeAgain) {
+  ASSERT_TRUE(Open().ok());
+  chunks_.waits_on = 3;
+  FetchOptions fetch;
+  fetch.chunks = {ChunkId(1)};
+  const auto fetched = session_->Fetch(fetch);
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_EQ(fetched->leases.size(), 1u);
+  EXPECT_EQ(chunks_.waits_on, 0u);
 }
 
 TEST_F(SmallCallsTest, ADaemonWithoutLimitsIsRefused) {

@@ -105,17 +105,28 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
       ->allow_extra_args(false);
   add_size("--ssd-pool", "Space for chunks over all of them [80% of what is free]",
            "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
-  add_size(
-      "--ssd-written-per-day",
-      "Most that is written to each SSD directory in 24 hours, such as 500GB, by which evictions "
-      "wait; may be repeated, for each directory [no budget]",
-      "leave it out for no budget",
-      [flags](uint64_t bytes) { flags->add_ssd_written_per_day_bytes(bytes); });
-  add_size("--ssd-endurance",
-           "Bytes that can be written to each drive in its life, such as 600TB; may be repeated "
-           "[unknown]",
-           "leave it out if it is not known",
-           [flags](uint64_t bytes) { flags->add_ssd_endurance_bytes(bytes); });
+  // One for all directories, or one for each.
+  const auto add_sizes = [app](const std::string& flag, const std::string& help,
+                               const std::string& if_zero, std::function<void(uint64_t)> add) {
+    app->add_option_function<std::vector<std::string>>(
+           flag,
+           [flag, if_zero, add](const std::vector<std::string>& texts) {
+             for (const std::string& text : texts) add(ParseSize(flag, text, if_zero));
+           },
+           help)
+        ->type_name("SIZE")
+        ->allow_extra_args(false);
+  };
+  add_sizes("--ssd-written-per-day",
+            "Most that is written to each SSD directory in 24 hours, such as 500GB, by which "
+            "evictions wait; may be repeated, for each directory [no budget]",
+            "leave it out for no budget",
+            [flags](uint64_t bytes) { flags->add_ssd_written_per_day_bytes(bytes); });
+  add_sizes("--ssd-endurance",
+            "Bytes that can be written to each drive in its life, such as 600TB; may be repeated "
+            "[unknown]",
+            "leave it out if it is not known",
+            [flags](uint64_t bytes) { flags->add_ssd_endurance_bytes(bytes); });
   add_size("--user-ssd-written-per-day",
            "Most that the jobs of one user write to SSD in 24 hours [no budget]",
            "leave it out for no budget",
