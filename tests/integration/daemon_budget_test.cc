@@ -20,7 +20,7 @@ class DaemonBudgetTest : public testing::Test {
   void Start() {
     daemon_.reset();
     const std::string& directory = scratch_.path();
-    // Of this budget 20 MiB may be written at once, and then a chunk in 84 s.
+    // This budget lets 20 MiB be written at once, and then a chunk in 84 s.
     daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{
         "--socket-dir=" + directory + "/s", "--device=emulated", "--device-pool=16MiB",
         "--host-pool=16MiB", "--ssd-dir=" + directory + "/d", "--ssd-pool=128MiB",
