@@ -63,15 +63,22 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string&
   if (server == nullptr) return absl::InternalError("gRPC does not start its server");
   // Connections are accepted by StreamAcceptor, because gRPC's own listener has no limits. A call
   // of a connection that gRPC gets like this tells the descriptor (services.cc).
-  acceptor->Start([server = server.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
-  return std::unique_ptr<GrpcServer>(
-      new GrpcServer(std::move(services), std::move(server), std::move(acceptor)));
+  auto watch = std::make_unique<StreamWatch>(StreamLimits(), context->counters);
+  acceptor->Start([server = server.get(), watch = watch.get()](int fd) {
+    grpc::AddInsecureChannelFromFd(server, fd);
+    watch->Add(fd);
+  });
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(services), std::move(server),
+                                                    std::move(watch), std::move(acceptor)));
 }
 
 GrpcServer::GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
-                       std::unique_ptr<grpc::Server> server,
+                       std::unique_ptr<grpc::Server> server, std::unique_ptr<StreamWatch> watch,
                        std::unique_ptr<StreamAcceptor> acceptor)
-    : services_(std::move(services)), server_(std::move(server)), acceptor_(std::move(acceptor)) {}
+    : services_(std::move(services)),
+      server_(std::move(server)),
+      watch_(std::move(watch)),
+      acceptor_(std::move(acceptor)) {}
 
 // Calls that still wait are cancelled.
 GrpcServer::~GrpcServer() { Stop(Duration(0)); }

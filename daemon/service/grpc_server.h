@@ -1,5 +1,5 @@
 // GrpcServer: the gRPC server on a unix socket, with health and reflection, and its limits. Its
-// connections are accepted by a StreamAcceptor.
+// connections are accepted by a StreamAcceptor, and a StreamWatch limits their calls.
 //
 // Serves from Start on. Thread-safe.
 #ifndef MEMTIDE_DAEMON_SERVICE_GRPC_SERVER_H_
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "daemon/service/services.h"
+#include "daemon/service/stream_watch.h"
 #include "daemon/session/stream_acceptor.h"
 
 namespace grpc {
@@ -39,10 +40,12 @@ class GrpcServer {
 
  private:
   GrpcServer(std::vector<std::unique_ptr<grpc::Service>> services,
-             std::unique_ptr<grpc::Server> server, std::unique_ptr<StreamAcceptor> acceptor);
+             std::unique_ptr<grpc::Server> server, std::unique_ptr<StreamWatch> watch,
+             std::unique_ptr<StreamAcceptor> acceptor);
 
   const std::vector<std::unique_ptr<grpc::Service>> services_;
   const std::unique_ptr<grpc::Server> server_;
+  const std::unique_ptr<StreamWatch> watch_;
   std::unique_ptr<StreamAcceptor> acceptor_;  // None: stopped.
 };
 

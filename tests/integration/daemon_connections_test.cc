@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/service/testing/http2_frames.h"
 #include "tests/integration/daemon_process.h"
 
 namespace memtide {
@@ -92,16 +93,6 @@ std::string ReceiveAll(int fd) {
   return all;
 }
 
-// An HTTP/2 frame (RFC 9113, 4.1).
-std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-  std::string frame;
-  for (const int shift : {16, 8, 0}) frame += static_cast<char>(payload.size() >> shift & 0xff);
-  frame += static_cast<char>(type);
-  frame += static_cast<char>(flags);
-  for (const int shift : {24, 16, 8, 0}) frame += static_cast<char>(stream >> shift & 0xff);
-  return frame + payload;
-}
-
 // The next frame that the daemon sends.
 std::string ReceiveFrame(int fd) {
   constexpr size_t kHead = 9;
@@ -120,22 +111,21 @@ std::string ReceiveFrame(int fd) {
 
 class Http2FloodTest : public testing::Test {
  protected:
-  static constexpr uint8_t kHeaders = 1, kSettings = 4, kPing = 6;
-
   void SetUp() override {
     ASSERT_TRUE(daemon_.WaitUntilReady()) << daemon_.log();
     session_ = std::make_unique<Session>(sockets_);
     session_->Open();
     flood_ = Connect(sockets_ + "/grpc.sock");
-    const timeval patience = {10, 0};
+    const timeval patience = {kPatience.count(), 0};
     setsockopt(flood_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    ASSERT_TRUE(Send(flood_, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "")));
+    ASSERT_TRUE(Send(flood_, http2::Preface()));
     settings_ = ReceiveFrame(flood_);
-    ASSERT_EQ(settings_[3], kSettings) << "the daemon's first frame";
-    // gRPC holds a client to the settings that the client has acknowledged: an acknowledgement that
-    // came before gRPC wrote them would be one of nothing.
-    constexpr uint8_t kAck = 1;
-    ASSERT_TRUE(Send(flood_, Frame(kSettings, kAck, 0, "")));
+    ASSERT_EQ(settings_[3], http2::kSettings) << "the daemon's first frame";
+  }
+  // gRPC holds a client to the settings that the client has acknowledged: an acknowledgement that
+  // comes before gRPC has written them is one of nothing.
+  void Acknowledge() {
+    ASSERT_TRUE(Send(flood_, http2::Frame(http2::kSettings, http2::kAck, 0, "")));
   }
   void TearDown() override {
     close(flood_);
@@ -153,27 +143,34 @@ class Http2FloodTest : public testing::Test {
 };
 
 TEST_F(Http2FloodTest, PingsEndTheirConnectionAndNoOther) {
+  Acknowledge();
   std::string pings;
-  for (int i = 0; i < 1000; ++i) pings += Frame(kPing, 0, 0, "12345678");
+  for (int i = 0; i < 1000; ++i) pings += http2::Frame(http2::kPing, 0, 0, "12345678");
   Send(flood_, pings);
   EXPECT_THAT(ReceiveAll(flood_), testing::HasSubstr("too_many_pings"));
 }
 
 TEST_F(Http2FloodTest, StreamsAboveTheLimitAreNotServed) {
-  // POST, http, and the path and authority as literals: calls without a message.
-  const std::string path = "/memtide.v1.SessionService/Renew";
-  const std::string block = std::string("\x83\x86\x44") + static_cast<char>(path.size()) + path +
-                            "\x41\x01x\x40\x02te\x08trailers\x5f\x10"
-                            "application/grpc";
-  constexpr uint8_t kEndHeaders = 4;
-  std::string streams;
-  for (uint32_t i = 0; i < 4000; ++i) {
-    streams += Frame(kHeaders, kEndHeaders, 2 * i + 1, block);
-  }
-  Send(flood_, streams);
+  Acknowledge();
+  Send(flood_, http2::Calls(4000));
   ReceiveAll(flood_);
   // The setting MAX_CONCURRENT_STREAMS (3) is 1,024.
   EXPECT_THAT(settings_, testing::HasSubstr(std::string("\0\x03\0\0\x04\0", 6)));
+}
+
+// gRPC has no limit for such a client.
+TEST_F(Http2FloodTest, StreamsEndTheirConnectionWhenItAcknowledgesNoSetting) {
+  for (int i = 0; i < 4000; ++i) {
+    v1::RenewResponse renewed;
+    ASSERT_TRUE(session_->sessions().Renew(session_->Context().get(), {}, &renewed).ok());
+  }
+  Send(flood_, http2::Calls(4000));
+  ReceiveAll(flood_);
+  v1::GetMetricsResponse metrics;
+  grpc::ClientContext context;
+  ASSERT_TRUE(session_->admin().GetMetrics(&context, {}, &metrics).ok());
+  EXPECT_THAT(metrics.text(), testing::HasSubstr("{what=\"grpc_connection\"} 1\n"))
+      << "calls that have ended do not count";
 }
 
 }  // namespace

@@ -229,7 +229,6 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
     ++counters_.contents_shared;
   }
   DropReaders(offer);
-  offers_due_ = true;
 }
 
 // The entries that were made for the part go, with what chunks held before they became common.
