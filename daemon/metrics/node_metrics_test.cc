@@ -94,7 +94,8 @@ TEST(NodeMetricsTest, ShowsTheValuesOfTheEngine) {
   EXPECT_EQ(ValueOf(families, "memtide_quota_limit_bytes", host), 6 << 20);
   EXPECT_EQ(ValueOf(families, "memtide_quota_used_bytes", host), 8 << 20);
   for (const MetricFamily& family : families) {
-    if (family.name == "memtide_quota_used_bytes") EXPECT_EQ(family.metric.size(), 1u);
+    if (family.name != "memtide_quota_used_bytes") continue;
+    EXPECT_EQ(family.metric.size(), 1u);
   }
   EXPECT_EQ(ValueOf(families, "memtide_build_info", {{"version", "1.2.3"}}), 1);
 }
