@@ -37,9 +37,9 @@ std::vector<SsdDrive> LoadDrives(const std::vector<std::string>& directories,
       drive.written = counts->written;
       for (const WriteCounts::Past& past : counts->last_day) {
         // The wall clock may have been set meanwhile, and the file may say anything.
-        const int64_t age =
-            std::max<int64_t>(0, unix_now.count() - std::min(past.unix_seconds, unix_now.count()));
-        if (age > std::chrono::seconds(kDay).count() || past.unix_seconds < 0) continue;
+        if (past.unix_seconds < 0) continue;
+        const int64_t age = std::max<int64_t>(0, unix_now.count() - past.unix_seconds);
+        if (age > std::chrono::seconds(kDay).count()) continue;
         drive.last_day.push_back({now - std::chrono::seconds(age), past.uid, past.bytes});
       }
     } else if (drive.was_used) {
