@@ -18,7 +18,7 @@
 namespace memtide {
 namespace {
 
-// A thread takes as long to start as it takes to populate a part of this.
+// To populate this takes 0.4 ms at best, and to start a thread a tenth of a millisecond.
 constexpr Bytes kSmallestPart = MiB(4);
 constexpr Bytes kHugePage = MiB(2);
 

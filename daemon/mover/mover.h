@@ -2,10 +2,10 @@
 //
 // The Mover owns the memory of the regions and, for each device, one queue per direction, each
 // served by as many threads as the device takes copies at once: no device waits for the copies of
-// another. DiskTransfers carries out those of the Disk. The threads of
-// the direction into a device also zero its slots; those of the host have a thread of their own.
-// The engine bounds the queues: there is at most one transfer per slot. Making and dropping memory
-// is slow (pre-faulting takes 0.1 to 1.7 s per GiB) and has a thread of its own, and so have
+// another. DiskTransfers carries out those of the Disk. The threads of the direction into a device
+// also zero its slots; those of the host have a thread of their own. The engine bounds the queues:
+// there is at most one transfer per slot. Making and dropping memory is slow (pre-faulting takes
+// 0.1 to 1.7 s per GiB and thread: base/populate.h) and has a thread of its own, and so have
 // stores, because a file system may hang, and what waits for the service manager. Steps run on half
 // of the cores at a lower priority, because the training processes need the others. Checks of
 // copies have a thread for each device at that priority, too, and one buffer of 8 MiB at most. All

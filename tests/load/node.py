@@ -252,13 +252,17 @@ class Baseline:
 
 
 def settled_usage(node: Node, baseline: Baseline | None, patience_s: float) -> Usage:
-    """What the daemon uses once jobs have ended: when nothing leaks, or at the end of patience."""
+    """What the daemon uses once jobs have ended: when nothing leaks, or at the end of patience.
+    Without a baseline, when it uses no less than a moment ago: closed connections are seen a little
+    later."""
     deadline = time.monotonic() + patience_s
-    time.sleep(2)  # Connections that were closed are seen a little later.
-    empty = Baseline(node.usage()) if baseline is None else baseline
+    before = node.usage()
     while True:
+        time.sleep(0.3)
         usage = node.usage()
         lent = usage.lent_bytes or usage.sessions or usage.chunks
-        if time.monotonic() > deadline or (not lent and not empty.leaks(usage)):
+        least = Baseline(usage) if baseline is None else baseline
+        settled = not least.leaks(before if baseline is None else usage)
+        if time.monotonic() > deadline or (not lent and settled):
             return usage
-        time.sleep(0.3)
+        before = usage

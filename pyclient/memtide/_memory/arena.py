@@ -18,7 +18,7 @@ import contextlib
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,7 +51,6 @@ class Storages:
         faults = client.properties.handles_faults
         self.alignment_bytes = ALIGNMENT_BYTES if faults else GPU_ALIGNMENT_BYTES
         self._spans: dict[int, _Span] = {}  # By their start.
-        self._arenas: list[Arena] = []
         self._looked_at: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()  # A checkpoint's thread reads while others train.
 
@@ -84,16 +83,6 @@ class Storages:
                     del self._looked_at[returned]
                 else:
                     self._looked_at[returned] -= 1
-
-    def add(self, arena: Arena) -> None:
-        """Registers an arena whose spans lie in the client's range."""
-        self._arenas.append(arena)
-
-    def trim_all_but(self, wanting: Arena) -> None:
-        """Returns the chunks without a live span of other arenas to the pools."""
-        for arena in list(self._arenas):
-            if arena is not wanting:
-                arena.close_unless_busy()
 
     def live(self) -> list[tuple[int, int]]:
         """The [start, end) addresses of every span with a live storage, sorted."""
@@ -132,7 +121,8 @@ class Arena:
         self._last_end = 0
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
-        storages.add(self)
+        # Has other arenas give up the chunks that they do not need.
+        self.make_room: Callable[[Arena], None] = lambda _: None
 
     def empty(
         self,
@@ -318,7 +308,7 @@ class Arena:
                 return start
         with contextlib.suppress(ResourceExhausted):
             return self._take_new(size)
-        self._storages.trim_all_but(self)
+        self.make_room(self)
         try:
             return self._take_new(size)
         except ResourceExhausted as error:

@@ -32,13 +32,15 @@ class Arenas:
         """The arena of a kind; of states, that of their row. The last row has all further ones."""
         row = min(row, MOST_STATES - 1)
         if (kind, row) not in self._arenas:
-            self._arenas[kind, row] = Arena(self.storages, kind)
+            self._arenas[kind, row] = arena = Arena(self.storages, kind)
+            arena.make_room = self._close_all_but
         return self._arenas[kind, row]
 
     def of_activations(self, home: Home) -> ActivationArena:
         """The arena of the activations whose chunks have this home."""
         if home not in self._activations:
-            self._activations[home] = ActivationArena(self.storages, home)
+            self._activations[home] = arena = ActivationArena(self.storages, home)
+            arena.make_room = self._close_all_but
         return self._activations[home]
 
     def discard_dead_activations(self) -> None:
@@ -101,6 +103,11 @@ class Arenas:
             return None
         address = parameter_address - self._base
         return self._layout.position_of(address, parameter_bytes, size_bytes)
+
+    def _close_all_but(self, wanting: Arena) -> None:
+        for arena in self._all():
+            if arena is not wanting:
+                arena.close_unless_busy()
 
     def _all(self) -> list[Arena]:
         # A checkpoint's thread reads while others add.

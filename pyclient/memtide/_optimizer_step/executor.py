@@ -55,8 +55,10 @@ class StepCalls:
         self.shares_lease_budget = not properties.device_slots
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
         # The calls in flight. The daemon computes on half of the cores, a call on one of them.
-        calls = self._slots // _HOST_PART // _WHOLE_CHUNKS
-        self.depth = max(_FEWEST_CALLS, min(calls, len(os.sched_getaffinity(0)) // 2 + 2))
+        self.depth = _FEWEST_CALLS
+        if not self.uses_torch:
+            calls = self._slots // _HOST_PART // _WHOLE_CHUNKS
+            self.depth = max(_FEWEST_CALLS, min(calls, len(os.sched_getaffinity(0)) // 2 + 2))
         self._threads = ThreadPoolExecutor(self.depth, "memtide-step")
 
     @property
@@ -73,9 +75,7 @@ class StepCalls:
     def limits(self) -> CallLimits:
         """The limits of one call."""
         limits = self._client.limits
-        # Ranks cut alike whichever cores they may use.
-        calls = _FEWEST_CALLS if self.shares else self.depth
-        fair = self._slots // _HOST_PART // calls
+        fair = self._slots // _HOST_PART // self.depth
         chunks_apart = 0
         if self.shares:
             # A part of several ranks has all chunks at a time. What ranks share they have cut

@@ -12,6 +12,7 @@ from fake_client import CHUNK_BYTES, FakeClient
 from memtide._capi.client import Kind
 from memtide._memory.alignment import ALIGNMENT_BYTES, GPU_ALIGNMENT_BYTES
 from memtide._memory.arena import Arena, Storages
+from memtide._memory.arenas import Arenas
 from memtide._memory.free_list import FreeList
 from memtide._memory.parallel_layout import Position, Run
 from memtide.errors import NoRoom
@@ -95,9 +96,8 @@ def test_what_kernels_still_use_is_awaited_before_the_arena_says_that_it_is_full
 
 
 def test_an_arena_gives_up_the_chunks_that_it_keeps_for_later_where_another_has_no_room() -> None:
-    client = FakeClient(places=3)
-    storages = Storages(client)
-    parameters, states = Arena(storages, Kind.PARAMETER), Arena(storages, Kind.OPTIMIZER_STATE)
+    arenas = Arenas(FakeClient(places=3))
+    parameters, states = arenas.of(Kind.PARAMETER), arenas.of(Kind.OPTIMIZER_STATE)
     held = [parameters.empty([CHUNK_BYTES], [1], torch.uint8) for _ in range(3)]
     del held[1:]
     two_chunks = states.empty([2 * CHUNK_BYTES], [1], torch.uint8)
@@ -108,8 +108,8 @@ def test_an_arena_gives_up_the_chunks_that_it_keeps_for_later_where_another_has_
 
 
 def test_an_arena_waits_for_none_that_another_thread_uses() -> None:
-    storages = Storages(FakeClient(places=1))
-    busy, wanting = Arena(storages, Kind.PARAMETER), Arena(storages, Kind.GRADIENT)
+    arenas = Arenas(FakeClient(places=1))
+    busy, wanting = arenas.of(Kind.PARAMETER), arenas.gradients
     del (dropped := [busy.empty([CHUNK_BYTES], [1], torch.uint8)])[:]
     with ThreadPoolExecutor(1) as threads, busy._lock:
         refused = threads.submit(wanting.empty, [CHUNK_BYTES], [1], torch.uint8)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from fake_client import FakeClient
+from fake_client import CHUNK_BYTES, FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
-from memtide.errors import InvalidArgument, ResourceExhausted, Unavailable
+from memtide.errors import InvalidArgument, NoRoom, ResourceExhausted, Unavailable
 from offloaded_loops import (
     OPTIMIZERS,
     assert_same,
@@ -31,6 +31,25 @@ pytestmark = pytest.mark.usefixtures("by_either")
 def runtime() -> Iterator[Runtime]:
     yield runtimes.start(FakeClient(), Observer(), adopt_everything=True)
     runtimes.stop()
+
+
+def test_shadow_chunks_get_the_room_of_chunks_that_hold_no_tensor(runtime: Runtime) -> None:
+    model = network()
+    optimizer = OPTIMIZERS["adamw groups"](model)
+    train(model, optimizer, steps=2)
+    optimizer.zero_grad()
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    offloaded, committed = runtime.offloaded, runtime.client.committed_steps
+    offloaded.speculative.forget()
+    offloaded._shadows.free()
+    held = []
+    with pytest.raises(NoRoom):
+        while True:
+            held.append(runtime.manager.new_activation([CHUNK_BYTES], [1], torch.uint8))
+    held.clear()
+    optimizer.step()
+    assert offloaded.allowed
+    assert runtime.client.committed_steps == committed + 1
 
 
 @pytest.mark.usefixtures("by_the_daemon")
