@@ -34,9 +34,9 @@ int As(uid_t uid, gid_t gid, const std::function<int()>& body) {
   return WEXITSTATUS(status);
 }
 
-// Asks until the daemon shows as many sessions, for 20 s at most. Users take turns at the engine, so
-// that a session may be shown a moment after its client was welcomed. Returns no sessions if a call
-// fails.
+// Asks until the daemon shows as many sessions, for 20 s at most. Users take turns at the engine,
+// so that a session may be shown a moment after its client was welcomed. Returns no sessions if a
+// call fails.
 v1::InspectNodeResponse InspectUntil(int sessions, Session* asker) {
   v1::InspectNodeRequest request;
   request.set_sessions(true);

@@ -61,8 +61,8 @@ def test_a_layer_larger_than_the_pool_is_read_once_for_a_product(
         for start in reads
     )
     assert for_products < 2 * layer_chunks * len(products)
-    # A step reads it for forward, and itself, its gradient and its moment for the update: 6.5 to 8.1
-    # times the layer in all, of which the update has most.
+    # A step reads the layer for forward; then the layer, its gradient and its moment for the
+    # update. Runs read it 6.5 to 8.1 times a step.
     assert len(reads) * 2**21 < 10 * layer_bytes * 4
 
 
