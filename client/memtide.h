@@ -110,6 +110,9 @@ typedef struct memtide_options {
   const char* device; /* lends the device share: "1", a number on the node; "cuda:1", the GPU with
                          this number in this process; or "GPU-..." or "MIG-...", a whole uuid.
                          NULL or "": the one with most free memory */
+  uint32_t durable_every; /* each step that is a multiple of it is on stable storage before its
+                             commit returns, so that the job outlives the machine. Needs job_name,
+                             time_to_live_s and an SSD pool; not for ranks. 0: none is */
 } memtide_options;
 
 typedef struct memtide_properties {

@@ -19,6 +19,11 @@ std::string Named(const std::string& job) {
 }
 
 void Log(const JobLost& lost) {
+  if (lost.is_saved) {
+    spdlog::error("durable {} is not restored at its step {}, and its files stay: {}",
+                  Named(lost.job_name), lost.committed_step, std::string(lost.why.message()));
+    return;
+  }
   spdlog::warn("{} is lost, with its step {}: {}", Named(lost.job_name), lost.committed_step,
                std::string(lost.why.message()));
 }

@@ -30,6 +30,7 @@
 #include "daemon/log.h"
 #include "daemon/node.h"
 #include "daemon/recovery/persisted_state.h"
+#include "daemon/recovery/saved_jobs.h"
 #include "daemon/systemd.h"
 
 namespace memtide {
@@ -154,8 +155,7 @@ int Main(int argc, char** argv) {
   // What the last daemon left is measured before the settings are checked: it counts as free
   // memory.
   PersistedState persisted = TakePersistedState();
-  const PersistedMemory measured = Measure(persisted);
-  const int bad_settings = measured.any ? kExitFailed : kExitBadSettings;
+  const int bad_settings = persisted.memory.empty() ? kExitBadSettings : kExitFailed;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line =
       ParseCommandLine(arguments, absl::StrCat(kVersion, " (", CudaOfThisBuild(), ")"));
@@ -177,7 +177,9 @@ int Main(int argc, char** argv) {
         std::string(persisted.unreadable.message()).c_str());
     return kExitFailed;
   }
-  const absl::StatusOr<Config> config = Configure(line->config, measured);
+  persisted.saved =
+      LoadSavedJobs({line->config.ssd_dirs().begin(), line->config.ssd_dirs().end()});
+  const absl::StatusOr<Config> config = Configure(line->config, Measure(persisted));
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
     // The GPU may be available after a restart: while a machine boots, its module is loaded late.

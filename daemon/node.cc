@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "daemon/io/fd_store.h"
 #include "daemon/io/open_disk.h"
 #include "daemon/recovery/restore.h"
+#include "daemon/recovery/saved_jobs.h"
 
 namespace memtide {
 namespace {
@@ -103,6 +105,11 @@ struct Route {
   void operator()(const BadCopyFound& effect) const { Log(effect); }
   void operator()(const WritesWait& effect) const { Log(effect, ssd_dirs); }
   void operator()(const JobLost& effect) const { Log(effect); }
+  void operator()(SaveSnapshot& effect) const {
+    JobRecord& job = effect.snapshot.job;
+    for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
+    mover.SaveSnapshot(job.job, effect.number, job.stores, EncodeSnapshot(effect.snapshot));
+  }
   void operator()(Record& effect) const {
     // Only the disk knows the stripes of a store. The engine lists none that the mover has not
     // made.
@@ -296,17 +303,31 @@ absl::Status Node::StartMetrics() {
 }
 
 absl::Status Node::Recover(PersistedState persisted) {
-  if (!HasFdStore()) return absl::OkStatus();
-  MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&persisted));
+  Restore restore;
+  if (HasFdStore()) {
+    MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&persisted));
+    restore = RestoreJobs(std::move(persisted.memory), journal_.get(), mover_.get());
+  }
+  RestoreSavedJobs(persisted.saved, config_.ssd_dirs, mover_.get(), &restore);
   const Accounts accounts = MachineAccounts();
-  Restore restore = RestoreJobs(std::move(persisted.memory), journal_.get(), mover_.get());
+  std::set<JobId> with_records;
   for (JobRecord& job : restore.job_records) {
+    with_records.insert(job.job);
     job.groups = accounts.groups_of(job.uid);
     spdlog::info("{} of the last daemon is restored at its step {}", Named(job.name),
                  job.committed_step);
   }
+  for (Snapshot& snapshot : restore.snapshots) {
+    if (with_records.count(snapshot.job.job) > 0) continue;
+    snapshot.job.groups = accounts.groups_of(snapshot.job.uid);
+    spdlog::info("durable {} is restored at its step {}", Named(snapshot.job.name),
+                 snapshot.job.committed_step);
+  }
   // The mover has the memory already, which the engine only has to learn of.
-  if (!restore.job_records.empty()) loop_->Post(std::move(restore));
+  if (!restore.job_records.empty() || !restore.snapshots.empty() || restore.last_job > 0 ||
+      restore.last_segment > 0) {
+    loop_->Post(std::move(restore));
+  }
   return absl::OkStatus();
 }
 

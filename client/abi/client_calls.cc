@@ -68,6 +68,7 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.set_rank(options.rank);
   result.job.set_ranks(options.ranks);
   result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
+  result.job.set_durable_every(options.durable_every);
   // Zero in a field means the default, as it does in a field that the program does not know.
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {

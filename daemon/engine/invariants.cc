@@ -203,6 +203,16 @@ void EngineState::CheckJob(const Job& job) const {
                   (on_ssd ? writes_.WaitingOf(job.id) : queues.slot_queue.size()));
     CheckShare(job, tier, job.contents == nullptr ? at_tier.numbers : job.contents->slots());
   }
+  const JobSnapshots& snapshots = job.snapshots;
+  MEMTIDE_CHECK(job.is_durable() || (snapshots.slots.empty() && !snapshots.saving.has_value()));
+  MEMTIDE_CHECK(!snapshots.commit.has_value() || snapshots.saving.has_value())
+      << "a commit waits for no snapshot";
+  MEMTIDE_CHECK(!snapshots.saving.has_value() || snapshots.saving->is_started ||
+                !snapshots.saving->unwritten.empty())
+      << "a snapshot waits for nothing";
+  for (const SlotNumber slot : snapshots.slots) {
+    MEMTIDE_CHECK(job.share(Tier::kSsd).slots().in_quarantine(slot)) << "a named slot is lent";
+  }
   const Share& device = job.share(Tier::kDevice);
   MEMTIDE_CHECK(!job.resize.has_value() || device.surplus_regions() > 0 ||
                 !device.leaving().empty())

@@ -76,6 +76,31 @@ struct KeptRank {
   Manifest manifest;
 };
 
+// What a durable job has on stable storage, and what is on its way there (records/snapshots.cc).
+struct JobSnapshots {
+  struct Saving {
+    uint64_t number = 0;
+    uint64_t step = 0;  // The last one that it has.
+    // Chunks that are to be written to SSD first.
+    std::set<ChunkIndex> unwritten;
+    bool is_started = false;        // The SaveSnapshot is emitted.
+    std::vector<SlotNumber> slots;  // Of SSD, that it names: in quarantine from then on.
+  };
+  struct WaitingCommit {
+    CallId call;
+    SessionId session;
+    uint64_t step = 0;
+    Instant deadline;
+  };
+
+  uint32_t every = 0;       // As in OpenCall. Zero: the job is not durable.
+  uint64_t saved_step = 0;  // That of the last snapshot.
+  // The slots of SSD that snapshots on stable storage may name, in quarantine once for each.
+  std::vector<SlotNumber> slots;
+  absl::optional<Saving> saving;
+  absl::optional<WaitingCommit> commit;  // It waits for `saving`.
+};
+
 struct Job {
   JobId id;
   uint32_t uid = 0;
@@ -130,6 +155,7 @@ struct Job {
   JobTrace trace;
   uint64_t committed_step = 0;
   Manifest manifest;  // The step manifest of the last commit.
+  JobSnapshots snapshots;
   ListedWork listed_work{this};
   Duration stalled{0};                        // The sum of the stalls of its fetches.
   absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
@@ -161,8 +187,14 @@ struct Job {
   uint32_t chunks_at_home() const {
     return members.live() - share(Tier::kHost).claims() - common.value();
   }
+  bool is_durable() const { return snapshots.every > 0; }
+  // A durable job has a second slot for each chunk, as what a snapshot names stays where it is
+  // until the next snapshot.
+  uint32_t HomeSlotsFor(uint32_t chunks) const { return is_durable() ? 2 * chunks : chunks; }
   uint32_t MaxChunks() const {
-    return share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
+    const uint32_t slots =
+        share(home).is_elastic() ? share(home).limit() : share(home).slots().size();
+    return is_durable() ? slots / 2 : slots;
   }
   // The slots at the tier of the leases as they are announced: those of an elastic share by its
   // limit. What holds now follows in SendLeaseBudget.

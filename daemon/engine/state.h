@@ -532,6 +532,7 @@ class EngineState {
   JobRecord RecordOf(const Job& job) const;
   ChunkRecord RecordOf(ChunkIndex index) const;
   void On(const Restore& event);
+  void KeepNumbersOf(const JobRecord& record);
   absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
   absl::Status RestoreMemory(Job& job, const JobRecord& record);
   absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
@@ -539,6 +540,24 @@ class EngineState {
   void RestoreChunk(Job& job, const ChunkRecord& record);
   void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
               const absl::Status& why);
+
+  // --- records/snapshots.cc ---
+  void On(const SnapshotSaved& event);
+  absl::Status CheckDurable(const OpenCall& event) const;
+  void SetDurable(Job& job, uint32_t every);
+  void AnswerCommit(Job& job, const CommitCall& event);
+  void BeginSaving(Job& job);
+  void SaveWhenWritten(Job& job);
+  void WriteForSnapshot(ChunkIndex index);
+  void LeaveSnapshot(ChunkIndex index);
+  bool LeaveSnapshotSlot(ChunkIndex index);
+  static std::string NotDurable(uint64_t step, const absl::Status& why);
+  static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
+  void EndWaitForSnapshot(Job& job, SessionId session);
+  void ExpireWaitForSnapshot(Job& job);
+  void EndSnapshots(Job& job);
+  static void AdoptSnapshot(Job& job, const Snapshot& snapshot);
+  void RestoreFrom(const Snapshot& snapshot);
 
   // --- invariants.cc ---
   void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
@@ -629,6 +648,7 @@ class EngineState {
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
+  uint64_t next_snapshot_ = 1;
   uint64_t rankings_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
 

@@ -1,7 +1,8 @@
 // Disk: the seam to the SSD pool.
 //
 // A disk hands out stores: sets of unlinked files (mode 0600, O_DIRECT), striped over the disk's
-// directories by their speed, that vanish with the last process that has them open. Transfers are
+// directories by their speed, that vanish with the last process that has them open, unless a
+// snapshot of a durable job has given them names. Transfers are
 // whole chunks; the implementation cuts them into pieces, keeps a few in flight, resubmits short
 // completions, and calls `done` exactly once. Implementations: UringDisk (io_uring with registered
 // buffers), ThreadDisk (pread/pwrite on a pool of threads, where io_uring is refused), and in tests
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "daemon/io/owned_fd.h"
@@ -78,6 +80,16 @@ class Disk {
   // How the store is striped: as it was made, whatever stores are made like now. Empty if there is
   // no such store.
   virtual StripeCounts StripesOf(StoreId store) const = 0;
+
+  // Puts what was written to the stores on stable storage, and then `text`, as the snapshot of the
+  // job in place of its last one, which survives if this fails (snapshot_files.h). Blocks for as
+  // long as the drive takes. REQUIRES: the stores exist.
+  virtual absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                                    absl::string_view text) = 0;
+  // Removes the snapshot and the names that the stores have by it.
+  virtual absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) = 0;
+  // As AdoptStore, with the files that have names by a snapshot.
+  virtual absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) = 0;
 
   // Announces memory that transfers will use often, so that it can be registered with the kernel.
   // Transfers work without it. If the kernel refuses, Describe says so from then on.

@@ -41,6 +41,16 @@ class Faultless : public Disk {
     return faulty_.AdoptStore(store, size, std::move(counts), std::move(files));
   }
   StripeCounts StripesOf(StoreId store) const override { return faulty_.StripesOf(store); }
+  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                            absl::string_view text) override {
+    return faulty_.SaveSnapshot(job, stores, text);
+  }
+  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override {
+    return faulty_.RemoveSnapshot(job, stores);
+  }
+  absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override {
+    return faulty_.AdoptNamedStore(store, size, std::move(counts));
+  }
   void AddBuffer(char* memory, Bytes size) override { faulty_.AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { faulty_.RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "daemon/io/snapshot_files.h"
 
 namespace memtide {
 namespace {
@@ -118,6 +119,30 @@ absl::Status StoreTable::Adopt(StoreId id, Bytes size, const StripeCounts& count
   store->files = std::move(files);
   Add(id, std::move(store));
   return absl::OkStatus();
+}
+
+absl::Status StoreTable::AdoptNamed(StoreId id, Bytes size, const StripeCounts& counts) {
+  std::vector<bool> direct;
+  for (const StoreDirectory& directory : directories_) direct.push_back(directory.direct());
+  MEMTIDE_ASSIGN_OR_RETURN(std::vector<OwnedFd> files, OpenNamedStore(Paths(), direct, id));
+  return Adopt(id, size, counts, std::move(files));
+}
+
+absl::Status StoreTable::SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                                      absl::string_view text) const {
+  std::map<StoreId, std::vector<int>> files;
+  for (const StoreId store : stores) files[store] = Files(store);
+  return SaveSnapshotFile(Paths(), job, files, text);
+}
+
+absl::Status StoreTable::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) const {
+  return RemoveSnapshotFile(Paths(), job, stores);
+}
+
+std::vector<std::string> StoreTable::Paths() const {
+  std::vector<std::string> paths;
+  for (const StoreDirectory& directory : directories_) paths.push_back(directory.path());
+  return paths;
 }
 
 void StoreTable::Add(StoreId id, std::shared_ptr<const Store> store) {

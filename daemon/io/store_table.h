@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "daemon/io/disk.h"
@@ -58,6 +59,12 @@ class StoreTable {
   // stripes.
   absl::Status Adopt(StoreId id, Bytes size, const StripeCounts& counts,
                      std::vector<OwnedFd> files);
+  // The same with files that have names (snapshot_files.h).
+  absl::Status AdoptNamed(StoreId id, Bytes size, const StripeCounts& counts);
+  // REQUIRES: the stores exist.
+  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                            absl::string_view text) const;
+  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) const;
   // REQUIRES: the store exists.
   void Drop(StoreId id);
   std::shared_ptr<const Store> Find(StoreId id) const;
@@ -69,6 +76,7 @@ class StoreTable {
  private:
   absl::Status MakeLike(std::shared_ptr<const Stripes> stripes, StoreId id, Bytes size);
   void Add(StoreId id, std::shared_ptr<const Store> store);
+  std::vector<std::string> Paths() const;
 
   const std::vector<StoreDirectory> directories_;
   const std::vector<size_t> drives_;

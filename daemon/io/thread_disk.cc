@@ -63,6 +63,19 @@ absl::Status ThreadDisk::AdoptStore(StoreId store, Bytes size, StripeCounts coun
 
 StripeCounts ThreadDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
 
+absl::Status ThreadDisk::SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                                      absl::string_view text) {
+  return stores_->SaveSnapshot(job, stores, text);
+}
+
+absl::Status ThreadDisk::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) {
+  return stores_->RemoveSnapshot(job, stores);
+}
+
+absl::Status ThreadDisk::AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) {
+  return stores_->AdoptNamed(store, size, counts);
+}
+
 void ThreadDisk::Expedite(TransferId transfer) {
   MutexLock lock(&mutex_);
   scheduler_.Expedite(transfer);

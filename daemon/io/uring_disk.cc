@@ -281,6 +281,19 @@ absl::Status UringDisk::AdoptStore(StoreId store, Bytes size, StripeCounts count
 
 StripeCounts UringDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
 
+absl::Status UringDisk::SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                                     absl::string_view text) {
+  return stores_->SaveSnapshot(job, stores, text);
+}
+
+absl::Status UringDisk::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) {
+  return stores_->RemoveSnapshot(job, stores);
+}
+
+absl::Status UringDisk::AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) {
+  return stores_->AdoptNamed(store, size, counts);
+}
+
 void UringDisk::Expedite(TransferId transfer) { ring_->Expedite(transfer); }
 
 void UringDisk::AddBuffer(char* memory, Bytes size) { ring_->AddBuffer(memory, size); }

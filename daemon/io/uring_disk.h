@@ -36,6 +36,10 @@ class UringDisk : public Disk {
   absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
                           std::vector<OwnedFd> files) override;
   StripeCounts StripesOf(StoreId store) const override;
+  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                            absl::string_view text) override;
+  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override;
+  absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override;
   void AddBuffer(char* memory, Bytes size) override;
   void RemoveBuffer(char* memory) override;
   void Start(const DiskTransfer& transfer, Done done) override;

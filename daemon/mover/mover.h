@@ -14,9 +14,10 @@
 // on the node of the devices, if all are on one.
 //
 // Each effect ends with one event, passed to `post` from a thread of the Mover or of the Disk
-// (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade or
-// StoreDropped) once the Mover no longer uses anything that the effect names. Memory that outlives
-// the daemon is in the service manager's descriptor store before its RegionMade or StoreMade.
+// (TransferDone, StepDone, RegionMade, RegionDropped, SlotReleased, SlotPopulated, StoreMade,
+// StoreDropped or SnapshotSaved) once the Mover no longer uses anything that the effect names.
+// Memory that outlives the daemon is in the service manager's descriptor store before its
+// RegionMade or StoreMade.
 //
 // Thread safety: thread-safe. The destructor finishes all effects that were started, except steps
 // and what waits for the service manager: it drops what has not begun of these, without an event.
@@ -75,6 +76,10 @@ class Mover {
   // REQUIRES: the work is valid for these chunks, which are in host regions that were made and not
   // dropped.
   void Start(const StartStep& effect);
+  // A SaveSnapshot, whose snapshot is encoded: of the job, with these stores.
+  void SaveSnapshot(JobId job, uint64_t number, std::vector<StoreId> stores, std::string text);
+  // Ends without an event; if it fails, the log says why, and the next daemon has the job again.
+  void Start(const DropSnapshot& effect);
 
   // Adopt takes over memory that an earlier process made by MakeRegion or MakeStore with
   // `persistent`; Disown undoes that. Both act at once, post no event, and are called before the
@@ -84,6 +89,9 @@ class Mover {
                      std::set<uint64_t> empty, absl::optional<uint32_t> near_device);
   // `counts`: the StripesOf(store) of then.
   absl::Status Adopt(StoreId store, Bytes size, StripeCounts counts, std::vector<OwnedFd> files);
+  // The same with files that have names by a snapshot. They are in the service manager's store when
+  // this returns, if there is one.
+  absl::Status AdoptNamed(StoreId store, Bytes size, StripeCounts counts);
   void Disown(RegionId region);
   void Disown(StoreId store);
 

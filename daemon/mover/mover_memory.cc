@@ -1,4 +1,6 @@
 // The memory of regions and stores: how it is made and dropped, and kept by the service manager.
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -244,6 +246,33 @@ void Mover::Start(const DropStore& effect) {
       post_(StoreDropped{effect.store});
     });
   });
+}
+
+// The job's stores are made and dropped in the same queue, and so not meanwhile.
+void Mover::SaveSnapshot(JobId job, uint64_t number, std::vector<StoreId> stores,
+                         std::string text) {
+  const Bytes cost(text.size());
+  stores_.Push(job, std::max(cost, WorkQueue::kLeastCost),
+               [this, job, number, stores = std::move(stores), text = std::move(text)] {
+                 post_(SnapshotSaved{job, number, disk_->SaveSnapshot(job, stores, text)});
+               });
+}
+
+void Mover::Start(const DropSnapshot& effect) {
+  stores_.Push(effect.job, WorkQueue::kLeastCost, [this, effect] {
+    const absl::Status removed = disk_->RemoveSnapshot(effect.job, effect.stores);
+    if (!removed.ok()) spdlog::error("{}", std::string(removed.message()));
+  });
+}
+
+absl::Status Mover::AdoptNamed(StoreId store, Bytes size, StripeCounts counts) {
+  if (disk_ == nullptr) return absl::FailedPreconditionError("this node has no SSD directory");
+  MEMTIDE_RETURN_IF_ERROR(disk_->AdoptNamedStore(store, size, std::move(counts)));
+  const std::vector<int> files = disk_->Files(store);
+  for (size_t i = 0; HasFdStore() && i < files.size(); ++i) {
+    StoreFd(StoreFileName(store, i), files[i]);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace memtide

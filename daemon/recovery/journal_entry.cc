@@ -26,6 +26,7 @@ void Encode(const JobRecord& job, journal::Job* out) {
   out->set_slots_per_store(job.slots_per_store);
   out->set_committed_step(job.committed_step);
   out->set_step_manifest(job.manifest);
+  out->set_durable_every(job.durable_every);
   for (const RankRecord& rank : job.ranks) {
     journal::Rank* const added = out->add_ranks();
     added->set_committed_step(rank.committed_step);
@@ -56,6 +57,7 @@ JobRecord Decode(const journal::Job& job) {
   out.slots_per_store = job.slots_per_store();
   out.committed_step = job.committed_step();
   out.manifest = job.step_manifest();
+  out.durable_every = job.durable_every();
   for (const journal::Rank& rank : job.ranks()) {
     out.ranks.push_back({rank.committed_step(), rank.step_manifest()});
   }

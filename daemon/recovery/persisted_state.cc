@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,7 +99,16 @@ PersistedMemory Measure(const PersistedState& persisted) {
       measured.memory += size;  // Reserved huge pages were never counted as available.
     }
   }
-  if (persisted.journal != nullptr) SetLeastPools(persisted.journal->Contents(), &measured);
+  Restore jobs;
+  if (persisted.journal != nullptr) jobs = persisted.journal->Contents();
+  std::set<JobId> with_records;
+  for (const JobRecord& job : jobs.job_records) with_records.insert(job.job);
+  for (const SavedJob& saved : persisted.saved.jobs) {
+    if (with_records.count(saved.snapshot.job.job) > 0) continue;
+    jobs.job_records.push_back(saved.snapshot.job);
+    for (const auto& [drive, blocks] : saved.blocks) measured.blocks[drive] += blocks;
+  }
+  SetLeastPools(jobs, &measured);
   return measured;
 }
 

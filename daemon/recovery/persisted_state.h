@@ -11,6 +11,7 @@
 #include "daemon/io/fd_store.h"
 #include "daemon/recovery/journal.h"
 #include "daemon/recovery/persisted_memory.h"
+#include "daemon/recovery/saved_jobs.h"
 
 namespace memtide {
 
@@ -22,12 +23,14 @@ struct PersistedState {
   // Why there is no journal, where there is none. NOT_FOUND: the last daemon left none.
   // FAILED_PRECONDITION: it is of another version, and this daemon must not touch what it names.
   absl::Status unreadable;
+  SavedJobs saved;  // To be loaded when the SSD directories are known.
 };
 
 // To be called once in the process, before it opens files. Empty without a descriptor store.
 PersistedState TakePersistedState();
 
-// What the descriptors hold, and what the jobs of the journal need.
+// What the descriptors and the stores of saved jobs hold, and what these jobs and those of the
+// journal need.
 PersistedMemory Measure(const PersistedState& persisted);
 
 // The part of Measure() that sets the least pools in which an engine can restore these jobs. For

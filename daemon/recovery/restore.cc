@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "daemon/io/snapshot_files.h"
 #include "daemon/io/stripes.h"
 
 namespace memtide {
@@ -112,6 +113,22 @@ void GiveUp(const JobRecord& job, std::vector<ChunkRecord>* chunks, Journal* jou
   if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
 }
 
+// Adopts the named files of all stores of the job, or, with an error, none.
+absl::Status AdoptStores(const JobRecord& job, Mover* mover) {
+  std::vector<StoreId> adopted;
+  absl::Cleanup undo = [&] {
+    for (const StoreId id : adopted) mover->Disown(id);
+  };
+  for (size_t i = 0; i < job.stores.size(); ++i) {
+    if (i >= job.store_stripes.size()) return absl::DataLossError("its stores have no stripes");
+    MEMTIDE_RETURN_IF_ERROR(
+        mover->AdoptNamed(job.stores[i], SizeOfSegment(job, Tier::kSsd, i), job.store_stripes[i]));
+    adopted.push_back(job.stores[i]);
+  }
+  std::move(undo).Cancel();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted) {
@@ -168,6 +185,35 @@ Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover) {
   }
   for (const std::string& name : unused) RemoveStoredFd(name);
   return taken;
+}
+
+void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ssd_dirs,
+                      Mover* mover, Restore* restore) {
+  restore->last_job = saved.last_job;
+  restore->last_segment = saved.last_store;
+  std::set<JobId> with_records;
+  for (const JobRecord& job : restore->job_records) with_records.insert(job.job);
+  std::set<StoreId> named;
+  for (const SavedJob& each : saved.jobs) {
+    const JobRecord& job = each.snapshot.job;
+    named.insert(job.stores.begin(), job.stores.end());
+    absl::Status status;
+    if (with_records.count(job.job) == 0) status = AdoptStores(job, mover);
+    if (status.ok()) {
+      restore->snapshots.push_back(each.snapshot);
+    } else {
+      spdlog::error("durable job \"{}\" is not restored at its step {}, and its files stay: {}",
+                    absl::CEscape(job.name), job.committed_step, std::string(status.message()));
+    }
+  }
+  for (const absl::Status& why : saved.unreadable) {
+    spdlog::error("a durable job is not restored, and its files stay: {}",
+                  std::string(why.message()));
+  }
+  // What an unreadable snapshot names is not known.
+  if (!saved.unreadable.empty()) return;
+  const absl::Status removed = RemoveLeftSnapshotFiles(ssd_dirs, named);
+  if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
 }
 
 }  // namespace memtide

@@ -3,6 +3,8 @@
 #define MEMTIDE_DAEMON_RECOVERY_RESTORE_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/engine/interface/events.h"
@@ -22,6 +24,13 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenJournal(PersistedState* persisted);
 // of them. A job with missing memory is dropped, which is logged. Regions and store files of no job
 // are removed from the store. REQUIRES: the mover has started no effect.
 Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover);
+
+// Adds the saved jobs to what is to be restored. Passes the stores of those to the mover that no
+// record names, and keeps them in the service manager's store, if there is one. A job with a
+// missing store, or whose snapshot cannot be read, is left as it is, which is logged. Removes what
+// a crash has left in the directories. REQUIRES: the mover has started no effect.
+void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ssd_dirs,
+                      Mover* mover, Restore* restore);
 
 }  // namespace memtide
 

@@ -134,6 +134,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
   MEMTIDE_ASSIGN_OR_RETURN(event.time_to_live, ToDuration("time_to_live", request.time_to_live(),
                                                           node.limits.max_time_to_live));
   MEMTIDE_ASSIGN_OR_RETURN(event.device_memory, ToMemoryKind(request.device_memory()));
+  event.durable_every = request.durable_every();
   return event;
 }
 

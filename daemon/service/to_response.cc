@@ -150,6 +150,8 @@ void ToProto(const JobInfo& job, v1::Job* proto) {
   proto->set_device_number(job.device);
   ToProto(job.age, proto->mutable_age());
   ToProto(job.lingers_for, proto->mutable_lingers_for());
+  proto->set_durable_every(job.durable_every);
+  proto->set_durable_step(job.durable_step);
 }
 
 void ToProto(const QuotaUse& use, v1::QuotaUse* proto) {

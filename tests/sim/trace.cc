@@ -213,6 +213,9 @@ struct EventText {
     for (const ChunkRecord& chunk : e.chunk_records) StrAppend(&text, Text(chunk));
     return text;
   }
+  std::string operator()(const SnapshotSaved& e) const {
+    return StrCat("SnapshotSaved ", e.snapshot, " job ", e.job.value(), " ", Code(e.status));
+  }
   std::string operator()(const StepDone& e) const {
     return StrCat("StepDone ", e.step.value(), " ", Code(e.status));
   }
@@ -332,6 +335,12 @@ struct EffectText {
   }
   std::string operator()(const WritesWait& e) const {
     return StrCat("WritesWait uid ", e.uid, e.drive ? StrCat(" drive ", *e.drive) : "");
+  }
+  std::string operator()(const SaveSnapshot& e) const {
+    return StrCat("SaveSnapshot ", e.number, Text(e.snapshot.job));
+  }
+  std::string operator()(const DropSnapshot& e) const {
+    return StrCat("DropSnapshot job ", e.job.value());
   }
   std::string operator()(const ReleaseSlot& e) const { return StrCat("EmptySlot ", Text(e.place)); }
   std::string operator()(const PopulateSlot& e) const { return StrCat("FillSlot ", Text(e.place)); }

@@ -87,15 +87,15 @@ absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
   const bool claims = event.home.value_or(job.home) != job.home;
   const Share& home = job.share(job.home);
   const uint32_t slots = home.slots().size(), used = job.chunks_at_home();
-  if (!claims && event.count > slots - std::min(slots, used)) {
+  const uint32_t wanted = job.HomeSlotsFor(used + event.count);
+  if (!claims && wanted > slots) {
     // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
-    if (home.is_elastic()) {
-      MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(home, uint64_t{used} + event.count));
-    }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("requested ", event.count, " chunks of ", FormatBytes(job.chunk_size),
-                     "; the job's ", TierName(job.home), " share holds ", slots, ", of which ",
-                     used, " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
+    if (home.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(home, wanted));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
+        TierName(job.home), " share holds ", slots / job.HomeSlotsFor(1),
+        job.is_durable() ? " (half of its slots, as the job is durable)" : "", ", of which ", used,
+        " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
   }
   if (event.count > options_.limits.chunks - chunks_.live()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -104,6 +104,7 @@ absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
   if (claims) return TryClaim(job, event.count);
   // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
   if (event.count > home.slots().free_slots()) return absl::nullopt;
+  if (job.is_durable() && wanted > home.slots().backed_slots()) return absl::nullopt;
   return absl::OkStatus();
 }
 
@@ -115,7 +116,7 @@ void EngineState::AllocateWaiting(Job& job) {
     Session& session = *sessions_.Find(event.session);
     const Tier tier = event.home.value_or(job.home);
     const Share& home = job.share(tier);
-    const uint64_t wanted = tier == job.home ? uint64_t{job.chunks_at_home()} + event.count
+    const uint64_t wanted = tier == job.home ? job.HomeSlotsFor(job.chunks_at_home() + event.count)
                                              : home.slots_for_claims(event.count);
     // An elastic share of SSD grows only here, because no room check concerns SSD.
     if (home.is_elastic() && wanted > home.slots().size() &&

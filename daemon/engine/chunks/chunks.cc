@@ -135,6 +135,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
   chunks_.Free(index);
+  LeaveSnapshot(index);
   // A slot that a transfer still uses will be free without the chunk's doing.
   chunk.claim.End();
   chunk.of_common.End();

@@ -73,7 +73,7 @@ void EngineState::On(const CommitCall& event) {
   // Ranks that share nothing commit each for itself.
   const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == last) return Answer(event.call);
+  if (event.step != 0 && event.step == last) return AnswerCommit(job, event);
   absl::Status status = CheckCommit(*session, last, event);
   const bool with_all_ranks = event.with_all_ranks && job.keeps_ranks();
   if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {
@@ -139,7 +139,7 @@ void EngineState::On(const CommitCall& event) {
   // all or none of them.
   NoteCommit(job, *session, event);
   ForgetLostResults(job);
-  Answer(event.call);
+  AnswerCommit(job, event);
 }
 
 void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {

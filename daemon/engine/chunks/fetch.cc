@@ -223,6 +223,7 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   chunk.version = Version(chunk.version.value() + 1);
   chunk.copies.torn = chunk.copies.memory_failed = false;
   chunk.copies.valid = TierSet(chunk.pin_tier);
+  if (chunk.job->snapshots.saving.has_value()) ScheduleChunk(index);
   // The other copies are stale. Their slots are freed, except one that a transfer still uses.
   for (const Tier tier : kMemoryTiers) {
     const bool in_use = chunk.copies.flight &&

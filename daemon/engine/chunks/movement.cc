@@ -64,6 +64,7 @@ void EngineState::Advance(ChunkIndex index) {
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
+  if (chunk.job->snapshots.saving.has_value()) WriteForSnapshot(index);
   SchedulePrefetch(*chunk.job);
   if (chunk.copies.flight) return;
   for (const Tier tier : kMemoryTiers) {
@@ -159,7 +160,7 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
   // A write-back to the lowest tier never waits here, because the chunk owns its slot there.
   if (!TakeSlot(index, lower)) return false;
-  if (lower == Tier::kSsd && !BeginWrite(index)) return false;
+  if (lower == Tier::kSsd && (!LeaveSnapshotSlot(index) || !BeginWrite(index))) return false;
   chunk.wrote_back = true;
   Start(index, tier, lower);
   return false;
@@ -174,7 +175,7 @@ bool EngineState::WriteBack(ChunkIndex index, Tier tier) {
   if (lower == Tier::kSsd) {
     // A write that may prove needless takes no budget from one that is needed.
     if (!writes_.MayBegin(now_, WriteOf(index))) return true;
-    if (!BeginWrite(index)) return false;
+    if (!LeaveSnapshotSlot(index) || !BeginWrite(index)) return false;
   }
   Start(index, tier, lower);
   return true;

@@ -110,6 +110,8 @@ JobInfo EngineState::InfoOf(const Job& job) const {
   info.device = job.share(Tier::kDevice).pool().device;
   for (const Tier tier : kAllTiers) info.bytes[static_cast<int>(tier)] = job.share(tier).bytes();
   info.age = now_ - job.made_at;
+  info.durable_every = job.snapshots.every;
+  info.durable_step = job.snapshots.saved_step;
   if (job.state() == JobState::kLingering) {
     info.lingers_for = std::max(Duration(0), Duration(job.lingers_until - now_));
   }

@@ -252,6 +252,7 @@ struct JobLost {
   std::string job_name;
   uint64_t committed_step = 0;
   absl::Status why;
+  bool is_saved = false;  // Its snapshot stays on stable storage, for the next daemon.
 };
 
 // --- To the journal, which outlives the daemon ---
@@ -311,6 +312,17 @@ struct DropStore {
   StoreId store;
   JobId job = JobId();
 };
+// Puts what was written to the job's stores on stable storage, and then the snapshot, in place of
+// the job's last one: whole or not at all, whatever ends meanwhile.
+struct SaveSnapshot {
+  uint64_t number = 0;
+  Snapshot snapshot;
+};
+// The job ends, or is not durable any more. Comes before its stores are dropped.
+struct DropSnapshot {
+  JobId job;
+  std::vector<StoreId> stores;  // All of the job.
+};
 struct StartTransfer {
   enum class Kind : uint8_t {
     kHostToDevice,
@@ -356,11 +368,11 @@ struct StartStep {
   JobId job = JobId();
 };
 
-using Effect =
-    std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction, MakeRegion,
-                 DropRegion, MakeStore, DropStore, StartTransfer, StartStep, JobLost, Record,
-                 SendLeaseBudget, MachineShort, ReleaseSlot, PopulateSlot, LentUnderProcess,
-                 RegionsStayExposed, AwaitTransfer, BadCopyFound, WritesWait>;
+using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSession, Misprediction,
+                            MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
+                            JobLost, Record, SendLeaseBudget, MachineShort, ReleaseSlot,
+                            PopulateSlot, LentUnderProcess, RegionsStayExposed, AwaitTransfer,
+                            BadCopyFound, WritesWait, SaveSnapshot, DropSnapshot>;
 
 }  // namespace memtide
 

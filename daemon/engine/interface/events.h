@@ -72,6 +72,10 @@ struct OpenCall {
   // How device memory is to be lent; nullopt: as the node does it best. Ignored by nodes whose
   // device lends shared memory.
   absl::optional<MemoryKind> device_memory;
+  // The commit of each step that is a multiple of it is answered when the step is on stable storage
+  // (records/snapshots.cc), so that the job outlives the machine. Zero: none is, or, for a session
+  // that joins, as it was. Needs a name, a time to live and SSD, and is not for ranks.
+  uint32_t durable_every = 0;
 };
 struct RenewCall {
   CallId call;
@@ -307,6 +311,14 @@ struct StoreDropped {
   StoreId store;
 };
 
+// The job's snapshot of that number is on stable storage, in place of the last one. Not OK: either
+// of the two may be.
+struct SnapshotSaved {
+  JobId job;
+  uint64_t snapshot = 0;
+  absl::Status status;
+};
+
 struct StepDone {
   StepId step;
   absl::Status status;
@@ -326,9 +338,15 @@ struct DeviceState {
 // that no longer fit the node, or whose records contradict each other, are dropped (JobLost).
 // REQUIRES: all memory that the records name exists; there is one record for each chunk and job,
 // and one chunk for each index (the low 32 bits of its id).
+// `snapshots`: those of all durable jobs. They restore the jobs that have no record, because the
+// machine ended with the last daemon.
 struct Restore {
   std::vector<JobRecord> job_records;
   std::vector<ChunkRecord> chunk_records;
+  std::vector<Snapshot> snapshots = {};
+  // The largest numbers of jobs and segments that files on the SSD have: no new one gets them.
+  uint64_t last_job = 0;
+  uint32_t last_segment = 0;
 };
 
 // Memory that other programs could allocate now without any being taken from the pools. `limit`: of
@@ -347,7 +365,7 @@ using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, Clo
                            TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
                            StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
                            SlotReleased, SlotPopulated, ClientQuiet, DiscardCall, EndPartCall,
-                           OfferCall, DeviceState, EndJobCall, SetQuotasCall>;
+                           OfferCall, DeviceState, EndJobCall, SetQuotasCall, SnapshotSaved>;
 
 }  // namespace memtide
 

@@ -49,6 +49,7 @@ struct JobRecord {
   uint64_t committed_step = 0;
   std::string manifest;
   std::vector<RankRecord> ranks;  // By rank; empty: the job is not one of ranks.
+  uint32_t durable_every = 0;     // As in OpenCall.
 };
 
 // The size of the host region or SSD store number `index` of a job.
@@ -76,6 +77,13 @@ struct ChunkRecord {
   // the device.
   bool torn = false;
   std::vector<RankName> names;  // All its ids, in a job of ranks.
+};
+
+// What a durable job has on stable storage: all of it at one moment, as records that name no host
+// memory. What the records say is lost was not worth a write: gradients, and shadow chunks.
+struct Snapshot {
+  JobRecord job;
+  std::vector<ChunkRecord> chunks;
 };
 
 }  // namespace memtide

@@ -84,6 +84,7 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   for (const uint32_t id : ssd.segments()) record.stores.push_back(StoreId(id));
   record.slots_per_region = host.slots_per_segment();
   record.slots_per_store = ssd.slots_per_segment();
+  record.durable_every = job.snapshots.every;
   record.committed_step = job.committed_step;
   record.manifest = job.manifest.text();
   for (const KeptRank& rank : job.kept_ranks) {
@@ -130,30 +131,49 @@ void EngineState::On(const Restore& event) {
   MEMTIDE_CHECK(jobs_.empty() && chunks_.size() == 0) << "only before anything else";
   std::map<JobId, std::vector<const ChunkRecord*>> chunks;
   uint32_t entries = 0, generation = 0;
+  const auto is_used = [&](ChunkId id) {
+    entries = std::max(entries, IndexOf(id).value() + 1);
+    generation = std::max(generation, GenerationOf(id));
+  };
   for (const ChunkRecord& chunk : event.chunk_records) {
     chunks[chunk.job].push_back(&chunk);  // The journal has one record per index.
-    const auto is_used = [&](ChunkId id) {
-      entries = std::max(entries, IndexOf(id).value() + 1);
-      generation = std::max(generation, GenerationOf(id));
-    };
     is_used(chunk.chunk);
     for (const RankName& name : chunk.names) is_used(name.id);
+  }
+  for (const Snapshot& snapshot : event.snapshots) {
+    for (const ChunkRecord& chunk : snapshot.chunks) is_used(chunk.chunk);
   }
   // Ids of freed chunks must not name later ones. Their generations are not recorded, so all
   // entries begin with the largest that is.
   chunks_.Restore(entries, generation);
+  next_job_ = std::max(next_job_, event.last_job + 1);
+  next_segment_ = std::max(next_segment_, event.last_segment + 1);
   for (const JobRecord& record : event.job_records) {
-    // New jobs and segments must not have the numbers of restored ones.
-    next_job_ = std::max(next_job_, record.job.value() + 1);
-    for (const RegionId region : record.regions) {
-      next_segment_ = std::max(next_segment_, region.value() + 1);
-    }
-    for (const StoreId store : record.stores)
-      next_segment_ = std::max(next_segment_, store.value() + 1);
+    KeepNumbersOf(record);
     const absl::Status status = RestoreJob(record, chunks[record.job]);
     if (!status.ok()) GiveUp(record, chunks[record.job], status);
   }
+  for (const Snapshot& snapshot : event.snapshots) {
+    KeepNumbersOf(snapshot.job);
+    const auto restored = jobs_.find(snapshot.job.job);
+    if (restored != jobs_.end()) {
+      AdoptSnapshot(*restored->second, snapshot);
+    } else {
+      RestoreFrom(snapshot);
+    }
+  }
   chunks_.ReleaseEmpty();
+}
+
+// New jobs and segments must not have the numbers of restored ones.
+void EngineState::KeepNumbersOf(const JobRecord& record) {
+  next_job_ = std::max(next_job_, record.job.value() + 1);
+  for (const RegionId region : record.regions) {
+    next_segment_ = std::max(next_segment_, region.value() + 1);
+  }
+  for (const StoreId store : record.stores) {
+    next_segment_ = std::max(next_segment_, store.value() + 1);
+  }
 }
 
 void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
@@ -182,7 +202,8 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   job.name = record.name;
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;
-  job.persistent = true;
+  job.persistent = options_.persistent_jobs;
+  job.snapshots.every = record.durable_every;
   job.committed_step = record.committed_step;
   job.manifest = Manifest(&manifest_bytes_, job.uid, record.manifest);
   job.ranks = static_cast<uint32_t>(record.ranks.size());

@@ -43,6 +43,7 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
   if (event.time_to_live < Duration(0) || event.time_to_live > options_.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
+  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(CheckDurable(event));
   return ledger_.CheckDevice(event);
 }
 
@@ -71,6 +72,10 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", RanksText(job.ranks), ", not ",
                      RanksText(event.ranks), ": join it with as many, or end it first"));
+  }
+  if (event.durable_every > 0 && !job.is_durable()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job \"", job.name, "\" is not durable, and has no room for it: end it first"));
   }
   for (const SessionId id : job.sessions) {
     if (job.ranks == 0 || sessions_.Find(id)->rank != event.rank) continue;
@@ -120,6 +125,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     session.rank = event.rank;
     session.opening = true;
     if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
+    if (event.durable_every > 0) SetDurable(*job, event.durable_every);
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state() == JobState::kLingering) ledger_.SetState(*job->shares, JobState::kRunning);
@@ -195,6 +201,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            ledger_.Lend(job->id, job->owner(), event, job->device_memory));
   TakeShares(*job, std::move(shares));
+  job->snapshots.every = event.durable_every;
   // Nothing would be left of a job whose home is the device.
   job->persistent =
       options_.persistent_jobs && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
@@ -291,6 +298,7 @@ void EngineState::LeaveJob(Session& session) {
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;
+  EndWaitForSnapshot(job, session.id);
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
   const auto unavailable = [&](CallId call) {
     Answer(call, absl::UnavailableError("the session ended"));
@@ -327,6 +335,7 @@ void EngineState::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   ledger_.SetState(*job.shares, JobState::kEnding);
   MarkDirty(job);
+  EndSnapshots(job);
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
     if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);

@@ -190,6 +190,7 @@ void EngineState::ExpireCalls() {
       Refuse(late.call.call, absl::DeadlineExceededError("another rank did not end the part"));
     }
     EndWaitForRanks(*job);
+    ExpireWaitForSnapshot(*job);
     if (job->orphans_remain) FreeOrphans(*job);
   }
   for (const CallId call : late) {

@@ -70,6 +70,9 @@ class EngineByteHarness {
         if (plant_collisions_) done.contents.digests.assign(done.contents.digests.size(), {1, 1});
       }
       Post(done);
+    } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
+      if (status.ok()) Save(*save);
+      Post(SnapshotSaved{save->snapshot.job.job, save->number, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
     } else if (const auto* fill = std::get_if<PopulateSlot>(&effect)) {
@@ -158,8 +161,64 @@ class EngineByteHarness {
     Restore restore;
     for (const auto& [id, job] : jobs_) restore.job_records.push_back(job);
     for (const auto& [place, chunk] : chunks_) restore.chunk_records.push_back(chunk);
+    for (const auto& [id, saved] : saved_) restore.snapshots.push_back(saved);
     Post(restore);
     return lost_;
+  }
+
+  // The machine loses its power, and another daemon restores what is on stable storage: the
+  // snapshots, and of their stores what was there when they were saved. Each later write, and each
+  // that is in flight, is there, or rubbish, or not, by the digits of `torn` in base 3, over and
+  // over. The last digit is for a snapshot that is being saved: it is there, or only the writes
+  // are, or neither.
+  std::vector<JobLost> PowerCut(uint32_t torn) { return PowerCut(torn, options_); }
+  std::vector<JobLost> PowerCut(uint32_t torn, const EngineOptions& next) {
+    std::vector<uint32_t> digits;
+    do {
+      digits.push_back(torn % 3);
+    } while ((torn /= 3) > 0);
+    size_t used = 0;
+    const uint32_t of_save = digits[used++];
+    for (const Effect& effect : std::exchange(in_flight_, {})) {
+      const auto* const transfer = std::get_if<StartTransfer>(&effect);
+      const auto* const save = std::get_if<SaveSnapshot>(&effect);
+      if (save != nullptr && of_save != 0) {
+        FlushWrites();
+        if (of_save == 2) saved_[save->snapshot.job.job] = save->snapshot;
+      }
+      if (transfer == nullptr || transfer->kind != StartTransfer::Kind::kHostToSsd) continue;
+      unflushed_.emplace_back(transfer->store, std::string(At(transfer->from), kChunk.count()));
+    }
+    for (const auto& [place, bytes] : std::exchange(unflushed_, {})) {
+      const uint32_t fate = digits[used++ % digits.size()];
+      if (fate == 0) continue;
+      char* const to = StableBytes(place);
+      fate == 1 ? std::memcpy(to, bytes.data(), bytes.size()) : std::memset(to, 0xEE, bytes.size());
+    }
+    regions_.clear();
+    device_regions_.clear();
+    jobs_.clear();
+    chunks_.clear();
+    stores_.clear();
+    Restore restore;
+    for (const auto& [id, saved] : saved_) {
+      restore.snapshots.push_back(saved);
+      for (size_t i = 0; i < saved.job.stores.size(); ++i) {
+        const StoreId store = saved.job.stores[i];
+        const Bytes size = SizeOfSegment(saved.job, Tier::kSsd, i);
+        stores_[store] = Zeros(size);
+        std::memcpy(stores_[store].get(), stable_.at(store).get(), size.count());
+      }
+    }
+    lost_.clear();
+    engine_ = std::make_unique<Engine>(next);
+    Post(restore);
+    return lost_;
+  }
+  const std::map<JobId, Snapshot>& saved() const { return saved_; }
+  // Whether the oldest of what is in flight is a snapshot that is being saved.
+  bool SavesNow() const {
+    return !in_flight_.empty() && std::holds_alternative<SaveSnapshot>(in_flight_.front());
   }
 
   // --- Calls ---
@@ -173,6 +232,13 @@ class EngineByteHarness {
   SessionId Open(const std::string& job, Duration time_to_live, OpenReply* opened = nullptr) {
     return OpenRank(job, time_to_live, 0, 0, opened);
   }
+  // Opens a job each of whose steps that are a multiple of `every` is to be durable.
+  SessionId OpenDurable(const std::string& job, uint32_t every, OpenReply* opened = nullptr) {
+    durable_every_ = every;
+    const SessionId session = Open(job, std::chrono::hours(1), opened);
+    durable_every_ = 0;
+    return session;
+  }
   SessionId OpenRank(const std::string& job, Duration time_to_live, uint32_t rank, uint32_t ranks,
                      OpenReply* opened = nullptr, uint32_t uid = 1000) {
     OpenCall open;
@@ -184,6 +250,7 @@ class EngineByteHarness {
     open.job_name = job;
     open.time_to_live = time_to_live;
     open.elastic = elastic_;
+    open.durable_every = durable_every_;
     Post(ClientConnected{open.session, uid, 1});
     Post(open);
     FinishUntilAnswered(open.call);
@@ -255,6 +322,7 @@ class EngineByteHarness {
   std::set<std::pair<SessionId, RegionId>> sent_;
   bool elastic_ = false;           // For the jobs that Open() opens.
   bool plant_collisions_ = false;  // All contents have one digest.
+  bool keeps_unflushed_ = false;   // For PowerCut(): what is written to stores that are made now.
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {
@@ -274,6 +342,21 @@ class EngineByteHarness {
     } else {
       std::memcpy(to, from, transfer.size.count());
     }
+    if (transfer.kind == Kind::kHostToSsd && stable_.count(transfer.store.store) > 0) {
+      unflushed_.emplace_back(transfer.store, std::string(to, transfer.size.count()));
+    }
+  }
+  char* StableBytes(const StorePlace& place) {
+    return stable_.at(place.store).get() + place.offset.count();
+  }
+  void FlushWrites() {
+    for (const auto& [place, bytes] : std::exchange(unflushed_, {})) {
+      std::memcpy(StableBytes(place), bytes.data(), bytes.size());
+    }
+  }
+  void Save(const SaveSnapshot& save) {
+    FlushWrites();
+    saved_[save.snapshot.job.job] = save.snapshot;
   }
   void Spoil(const StartStep& step, const optimizer::Piece& piece) {
     std::memset(At(step.chunks[piece.new_parameter.chunk]), 0xEE, kChunk.count());
@@ -313,6 +396,7 @@ class EngineByteHarness {
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
       stores_[store->store] = Zeros(store->size);
       if (store->persistent) persistent_.insert(store->store.value());
+      if (keeps_unflushed_) stable_[store->store] = Zeros(store->size);
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       regions_.erase(drop->region);
@@ -320,6 +404,10 @@ class EngineByteHarness {
       Post(RegionDropped{drop->region});
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       stores_.erase(drop->store);
+      unflushed_.erase(
+          std::remove_if(unflushed_.begin(), unflushed_.end(),
+                         [drop](const auto& write) { return write.first.store == drop->store; }),
+          unflushed_.end());
       Post(StoreDropped{drop->store});
     } else if (auto* send = std::get_if<SendRegion>(&effect)) {
       sent_.insert({send->session, send->region});
@@ -329,6 +417,8 @@ class EngineByteHarness {
       lost_.push_back(*lost);
     } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
       bad_copies_.push_back(*bad);
+    } else if (auto* drop = std::get_if<DropSnapshot>(&effect)) {
+      saved_.erase(drop->job);
     } else if (auto* record = std::get_if<Record>(&effect)) {
       Keep(*record);
     } else if (auto* empty = std::get_if<ReleaseSlot>(&effect)) {
@@ -337,6 +427,7 @@ class EngineByteHarness {
       in_flight_.push_back(std::move(effect));
     } else if (std::holds_alternative<StartTransfer>(effect) ||
                std::holds_alternative<PopulateSlot>(effect) ||
+               std::holds_alternative<SaveSnapshot>(effect) ||
                std::holds_alternative<StartStep>(effect)) {
       in_flight_.push_back(std::move(effect));
     }
@@ -364,7 +455,13 @@ class EngineByteHarness {
   Instant now_{std::chrono::seconds(1)};
   std::map<RegionId, Memory> regions_;
   std::map<StoreId, Memory> stores_;
-  std::deque<Effect> in_flight_;  // Transfers, steps, and releases and populations of slots.
+  // Transfers, steps, snapshots, and releases and populations of slots.
+  std::deque<Effect> in_flight_;
+  // What is on stable storage, and later writes, oldest first.
+  std::map<StoreId, Memory> stable_;
+  std::deque<std::pair<StorePlace, std::string>> unflushed_;
+  std::map<JobId, Snapshot> saved_;
+  uint32_t durable_every_ = 0;
   int advances_ = 0, emptied_ = 0;
   std::map<CallId, Reply> replies_;
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;

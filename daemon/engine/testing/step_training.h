@@ -111,6 +111,7 @@ class StepTraining {
     ASSERT_TRUE(node_->ReplyTo(made).status.ok()) << node_->ReplyTo(made).status;
     Displace();
     const CallId published = Commit(step);
+    node_->FinishUntilAnswered(published);
     ASSERT_TRUE(node_->ReplyTo(published).status.ok()) << node_->ReplyTo(published).status;
   }
   State Read() {
@@ -121,6 +122,7 @@ class StepTraining {
     return state;
   }
   const std::vector<ChunkId>& chunks() const { return chunks_; }
+  SessionId session() const { return session_; }
 
  private:
   EngineByteHarness* const node_;

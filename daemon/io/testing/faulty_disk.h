@@ -52,6 +52,16 @@ class FaultyDisk : public Disk {
     return disk_->AdoptStore(store, size, std::move(counts), std::move(files));
   }
   StripeCounts StripesOf(StoreId store) const override { return disk_->StripesOf(store); }
+  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
+                            absl::string_view text) override {
+    return disk_->SaveSnapshot(job, stores, text);
+  }
+  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override {
+    return disk_->RemoveSnapshot(job, stores);
+  }
+  absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override {
+    return disk_->AdoptNamedStore(store, size, std::move(counts));
+  }
   void AddBuffer(char* memory, Bytes size) override { disk_->AddBuffer(memory, size); }
   void RemoveBuffer(char* memory) override { disk_->RemoveBuffer(memory); }
   void Start(const DiskTransfer& transfer, Done done) override;

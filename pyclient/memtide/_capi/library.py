@@ -49,6 +49,7 @@ class Options(ctypes.Structure):
         ("rank", c_uint32),
         ("ranks", c_uint32),
         ("device", c_char_p),
+        ("durable_every", c_uint32),
     ]
 
     def __init__(

@@ -56,7 +56,8 @@ def list_jobs(socket_dir: Path) -> None:
 
 
 def _state(job: Job) -> str:
-    return f"lingers for {_time(job.lingers_for_s)}" if job.state == "lingering" else job.state
+    state = f"lingers for {_time(job.lingers_for_s)}" if job.state == "lingering" else job.state
+    return f"{state}, durable to step {job.durable_step}" if job.durable_every else state
 
 
 def _processes(job: Job, node: Node) -> list[str]:

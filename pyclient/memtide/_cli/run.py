@@ -15,6 +15,9 @@ from memtide._trace.files import RAW_SUFFIX
 from memtide._util.sizes import parse_size
 from memtide.errors import UsageError
 
+_AN_HOUR_S = 3600
+_A_DAY_S = 86400
+
 
 def add_arguments(run: Parser) -> None:
     """Adds the options of `memtide run` to its parser."""
@@ -79,8 +82,20 @@ def add_arguments(run: Parser) -> None:
         "--time-to-live",
         type=int,
         metavar="SECONDS",
-        default=3600,
-        help="how long the job remains after its script has ended (default: 3600)",
+        help="how long the job remains after its script has ended (default: 3600; with --durable "
+        "86400, a day, which begins anew when the machine has started again)",
+    )
+    session.add_argument(
+        "--durable",
+        action="store_true",
+        help="each step of --job is on the SSD before the script goes on, and can be resumed after "
+        "a power cut",
+    )
+    session.add_argument(
+        "--durable-every",
+        type=int,
+        metavar="STEPS",
+        help="the same for each of so many steps, which costs less",
     )
     session.add_argument(
         "--resume", action="store_true", help="resume from the last committed step of --job"
@@ -143,8 +158,14 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
     if flags.tide_iteration < 1:
         raise UsageError("--tide-iteration counts from 1")
-    if flags.time_to_live < 1:
+    if flags.time_to_live is not None and flags.time_to_live < 1:
         raise UsageError("--time-to-live is at least 1 second")
+    if flags.durable_every is not None and flags.durable_every < 1:
+        raise UsageError("--durable-every is at least 1 step")
+    durable_every = flags.durable_every or int(flags.durable)
+    if durable_every and not flags.job:
+        raise UsageError("--durable needs the name of a job: --job NAME")
+    lives_s = flags.time_to_live or (_A_DAY_S if durable_every else _AN_HOUR_S)
     return run.prepare(
         Program(flags.script, flags.arguments, is_module=flags.is_module),
         Options(
@@ -154,7 +175,8 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
                 socket_dir=flags.socket_dir,
                 chunk_bytes=chunk_bytes,
                 job_name=flags.job,
-                time_to_live_s=flags.time_to_live if flags.job else 0,
+                time_to_live_s=lives_s if flags.job else 0,
+                durable_every=durable_every,
             ),
             outputs=Outputs(
                 stats=flags.stats,

@@ -138,6 +138,9 @@ class Job:
     bytes_by_tier: Mapping[str, int]  # Its shares.
     age_s: float
     lingers_for_s: float  # 0 unless it lingers.
+    # Of a durable job: which steps are put on stable storage, and the last one there. 0: none.
+    durable_every: int = 0
+    durable_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,8 @@ def parse_job(entry: Mapping[str, Any]) -> Job:
         bytes_by_tier={tier: int(entry.get(f"{tier}_bytes", 0)) for tier in TIERS},
         age_s=seconds(entry.get("age", "0s")),
         lingers_for_s=seconds(entry.get("lingers_for", "0s")),
+        durable_every=int(entry.get("durable_every", 0)),
+        durable_step=int(entry.get("durable_step", 0)),
     )
 
 

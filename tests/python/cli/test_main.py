@@ -150,6 +150,8 @@ def test_stats_and_tide_are_written(cli: Cli, train: Path, tmp_path: Path) -> No
         (["--trace", "/proc/trace.json", "train.py"], "'/proc/trace.json' cannot be written"),
         (["--ssd-dir", "no/where", "train.py"], "/no/where: there is no directory /"),
         (["--tide-iteration", "0", "train.py"], "counts from 1"),
+        (["--durable", "train.py"], "--durable needs the name of a job: --job NAME"),
+        (["--job=j", "--durable-every=0", "train.py"], "--durable-every is at least 1 step"),
         (["--host-pool=6MiB", "train.py"], "--host-pool 6.00 MiB is too small: a run needs at lea"),
         (["--ssd-pool=1MiB", "train.py"], "--ssd-pool 1.00 MiB is too small: a run needs at least"),
     ],

@@ -68,6 +68,12 @@ class ServiceManager:
         self._socket.sendto(b"SYNC=1", str(self.home / "notify"))
         self._handled.wait()
 
+    def forget(self) -> None:
+        """The machine has ended: what was stored is gone."""
+        for descriptor in self._stored.values():
+            os.close(descriptor)
+        self._stored.clear()
+
     @property
     def pid(self) -> int:
         """The process id of the daemon."""

@@ -37,7 +37,8 @@ void FakeNode::Carry(const Effect& effect) {
                       !std::is_same_v<Kind, LentUnderProcess> &&
                       !std::is_same_v<Kind, RegionsStayExposed> && !std::is_same_v<Kind, Record> &&
                       !std::is_same_v<Kind, JobLost> && !std::is_same_v<Kind, BadCopyFound> &&
-                      !std::is_same_v<Kind, WritesWait>) {
+                      !std::is_same_v<Kind, WritesWait> && !std::is_same_v<Kind, SaveSnapshot> &&
+                      !std::is_same_v<Kind, DropSnapshot>) {
           Begin(e);
         }
       },

@@ -1,0 +1,254 @@
+// Snapshots: what a durable job has on stable storage, so that a step that was answered outlives
+// the machine.
+//
+// When a step is committed that is to be durable, each content of the job that is not on SSD is
+// written there, and then a SaveSnapshot names the place of each, as records do (record.cc). The
+// commit is answered when the snapshot is on stable storage. The slots that it names stay as they
+// are until the next one is: they are in quarantine, and a chunk that is written to SSD again takes
+// another slot. So the job needs a second slot for each chunk (Job::HomeSlotsFor).
+//
+// A snapshot has all that the job holds at one moment, whatever happens beside it. Lost with the
+// machine are gradients and shadow chunks, which the step has used up, what a session is writing,
+// and what chunks had before they were ever written to SSD.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+namespace {
+
+bool IsBeingWritten(const Chunk& chunk) {
+  return std::any_of(chunk.pins.begin(), chunk.pins.end(),
+                     [](const Pin& pin) { return pin.granted() && pin.access == Access::kWrite; });
+}
+
+// Whether the job is not whole without the content of the chunk.
+bool BelongsInSnapshot(const Chunk& chunk) {
+  const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
+  return chunk.live() && !chunk.transient && has_content && !IsBeingWritten(chunk) &&
+         !chunk.is_shadow && chunk.kind != ChunkKind::kGradient;
+}
+
+}  // namespace
+
+absl::Status EngineState::CheckDurable(const OpenCall& event) const {
+  const char* lacks = nullptr;
+  if (event.job_name.empty()) {
+    lacks = "a job with a name";
+  } else if (event.time_to_live == Duration(0) && !event.chunk_size.IsZero()) {
+    lacks = "a time to live";
+  } else if (event.ranks > 0) {
+    lacks = "a job of a single process, not of ranks";
+  } else if (options_.ssd_capacity.IsZero()) {
+    lacks = "an SSD pool, which this node has not";
+  }
+  if (lacks == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("durable_every is ", event.durable_every,
+                                                 ": to be durable, a job needs ", lacks));
+}
+
+void EngineState::SetDurable(Job& job, uint32_t every) {
+  job.snapshots.every = every;
+  MarkDirty(job);
+}
+
+// Answers the commit of the step now, or when the step is on stable storage.
+void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
+  JobSnapshots& snapshots = job.snapshots;
+  const bool is_due = job.is_durable() && event.step % snapshots.every == 0;
+  if (!is_due || snapshots.saved_step >= event.step) return Answer(event.call);
+  if (snapshots.commit.has_value()) {
+    Refuse(snapshots.commit->call, absl::AbortedError("the session has called again"));
+  }
+  snapshots.commit = {event.call, event.session, event.step, now_ + options_.limits.max_wait};
+  if (!snapshots.saving.has_value()) BeginSaving(job);
+}
+
+void EngineState::BeginSaving(Job& job) {
+  job.snapshots.saving.emplace();
+  job.snapshots.saving->number = next_snapshot_++;
+  SaveWhenWritten(job);
+}
+
+// Lists what has yet to be written, and saves the snapshot if there is no such content. What was
+// written may have changed meanwhile, so that all of the job is examined again.
+void EngineState::SaveWhenWritten(Job& job) {
+  JobSnapshots::Saving& saving = *job.snapshots.saving;
+  if (saving.is_started || !saving.unwritten.empty()) return;
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk || chunks_[index].valid_at(Tier::kSsd)) continue;
+    if (!BelongsInSnapshot(chunks_[index])) continue;
+    saving.unwritten.insert(index);
+    ScheduleChunk(index);
+  }
+  if (!saving.unwritten.empty()) return;
+  saving.is_started = true;
+  saving.step = job.committed_step;
+  SaveSnapshot save{saving.number, {RecordOf(job), {}}};
+  save.snapshot.job.regions.clear();
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk || !chunks_[index].live() || chunks_[index].transient) continue;
+    ChunkRecord record = RecordOf(index);
+    record.host.reset();
+    if (BelongsInSnapshot(chunks_[index])) {
+      saving.slots.push_back(chunks_[index].slot(Tier::kSsd).number());
+    } else {
+      record.torn = record.torn || !chunks_[index].copies.valid.empty();
+      record.ssd->valid = false;
+      record.ssd->sums.clear();
+    }
+    save.snapshot.chunks.push_back(std::move(record));
+  }
+  for (const SlotNumber slot : saving.slots) job.share(Tier::kSsd).Quarantine(slot);
+  Emit(std::move(save));
+}
+
+// The next part of the way to SSD of a chunk that belongs in the snapshot.
+// REQUIRES: one is being saved.
+void EngineState::WriteForSnapshot(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  if (chunk.copies.flight || chunk.job->snapshots.saving->unwritten.count(index) == 0) return;
+  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk)) return LeaveSnapshot(index);
+  if (chunk.valid_at(Tier::kHost)) {
+    if (LeaveSnapshotSlot(index) && BeginWrite(index)) Start(index, Tier::kHost, Tier::kSsd);
+  } else if (TakeSlot(index, Tier::kHost)) {
+    Start(index, Tier::kDevice, Tier::kHost);
+  }
+}
+
+// The snapshot that is being saved, if there is one, waits for the chunk no more.
+void EngineState::LeaveSnapshot(ChunkIndex index) {
+  Job& job = *chunks_[index].job;
+  if (!job.snapshots.saving.has_value()) return;
+  if (job.snapshots.saving->unwritten.erase(index) > 0) SaveWhenWritten(job);
+}
+
+// Before the chunk is written to SSD: it leaves a slot that a snapshot names. False: there is no
+// other slot until a snapshot is saved.
+bool EngineState::LeaveSnapshotSlot(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  Job& job = *chunk.job;
+  Share& ssd = job.share(Tier::kSsd);
+  Slot& slot = chunk.slot(Tier::kSsd);
+  if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
+  Slot other = ssd.Take();
+  if (other) {
+    slot = std::move(other);
+    MarkDirty(index);
+    return true;
+  }
+  if (!chunk.retry_after_tick) job.retry_after_tick.push_back(index);
+  chunk.retry_after_tick = true;
+  return false;
+}
+
+void EngineState::On(const SnapshotSaved& event) {
+  const auto found = jobs_.find(event.job);
+  if (found == jobs_.end()) return;
+  Job& job = *found->second;
+  JobSnapshots& snapshots = job.snapshots;
+  if (!snapshots.saving.has_value() || snapshots.saving->number != event.snapshot) return;
+  std::vector<SlotNumber>& slots = snapshots.saving->slots;
+  if (event.status.ok()) {
+    snapshots.saved_step = snapshots.saving->step;
+    EndQuarantines(job, snapshots.slots);
+    snapshots.slots = std::move(slots);
+  } else {
+    job.last_error = event.status;
+    // Either of the two may be on stable storage now.
+    snapshots.slots.insert(snapshots.slots.end(), slots.begin(), slots.end());
+  }
+  snapshots.saving.reset();
+  if (!snapshots.commit.has_value()) return;
+  if (event.status.ok() && snapshots.saved_step < snapshots.commit->step) return BeginSaving(job);
+  const JobSnapshots::WaitingCommit commit = *std::exchange(snapshots.commit, absl::nullopt);
+  if (event.status.ok()) return Answer(commit.call);
+  Refuse(commit.call, absl::Status(event.status.code(), NotDurable(commit.step, event.status)));
+}
+
+std::string EngineState::NotDurable(uint64_t step, const absl::Status& why) {
+  return absl::StrCat("step ", step, " is committed, but not on stable storage: ", why.message());
+}
+
+void EngineState::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
+  for (const SlotNumber slot : slots) job.share(Tier::kSsd).EndQuarantine(slot);
+}
+
+void EngineState::EndWaitForSnapshot(Job& job, SessionId session) {
+  absl::optional<JobSnapshots::WaitingCommit>& commit = job.snapshots.commit;
+  if (!commit.has_value() || commit->session != session) return;
+  Answer(commit->call, absl::UnavailableError("the session ended"));
+  commit.reset();
+}
+
+void EngineState::ExpireWaitForSnapshot(Job& job) {
+  absl::optional<JobSnapshots::WaitingCommit>& commit = job.snapshots.commit;
+  if (!commit.has_value() || now_ < commit->deadline) return;
+  if (writes_.WaitingOf(job.id) > 0) {
+    Refuse(commit->call, CallAgain(absl::StrCat("the durable step ", commit->step)));
+  } else {
+    ++counters_.deadlines_exceeded;
+    const absl::Status late = absl::DeadlineExceededError(
+        absl::StrCat("the SSD was too slow; ", job.last_error.message()));
+    Refuse(commit->call, absl::Status(late.code(), NotDurable(commit->step, late)));
+  }
+  commit.reset();
+}
+
+// The job ends, and what it has on stable storage with it.
+void EngineState::EndSnapshots(Job& job) {
+  if (!job.is_durable()) return;
+  EndQuarantines(job, job.snapshots.slots);
+  if (job.snapshots.saving.has_value()) EndQuarantines(job, job.snapshots.saving->slots);
+  job.snapshots = {};
+  DropSnapshot drop{job.id, {}};
+  for (const uint32_t store : job.share(Tier::kSsd).segments()) drop.stores.emplace_back(store);
+  Emit(std::move(drop));
+}
+
+// The job was restored, from the snapshot or from records, which are newer: what the snapshot names
+// stays where it is until the next one.
+void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
+  Share& ssd = job.share(Tier::kSsd);
+  if (!ssd.exists()) return;
+  job.snapshots.every = snapshot.job.durable_every;
+  job.snapshots.saved_step = snapshot.job.committed_step;
+  for (const ChunkRecord& chunk : snapshot.chunks) {
+    if (!chunk.ssd.has_value() || !chunk.ssd->valid) continue;
+    if (chunk.ssd->slot >= ssd.slots().numbers()) continue;
+    ssd.Quarantine(SlotNumber(chunk.ssd->slot));
+    job.snapshots.slots.emplace_back(chunk.ssd->slot);
+  }
+}
+
+// A durable job that no record names. Its files stay, whatever happens here.
+void EngineState::RestoreFrom(const Snapshot& snapshot) {
+  const JobRecord& record = snapshot.job;
+  std::vector<const ChunkRecord*> chunks;
+  absl::Status status;
+  for (const ChunkRecord& chunk : snapshot.chunks) {
+    if (chunks_[IndexOf(chunk.chunk)].job != nullptr) {
+      status = absl::FailedPreconditionError(absl::StrCat(
+          "another job has chunk ", chunk.chunk.value(), "; end that job and restart memtided"));
+    }
+    chunks.push_back(&chunk);
+  }
+  if (status.ok()) status = RestoreJob(record, chunks);
+  if (!status.ok()) {
+    for (const StoreId store : record.stores) Emit(DropStore{store, record.job});
+    Emit(JobLost{record.job, record.name, record.committed_step, status, /*is_saved=*/true});
+    return;
+  }
+  Job& job = *jobs_.at(record.job);
+  AdoptSnapshot(job, snapshot);
+  job.persistent = options_.persistent_jobs;
+  MarkDirty(job);
+  for (const ChunkRecord* chunk : chunks) MarkDirty(IndexOf(chunk->chunk));
+}
+
+}  // namespace memtide

@@ -1,0 +1,353 @@
+// A durable job after its machine has lost its power: it is at the last step whose commit was
+// answered, or, if one was not answered yet, at that one.
+#include "daemon/engine/testing/step_training.h"
+
+namespace memtide {
+namespace {
+
+struct Case {
+  const char* name;
+  EngineOptions options;
+};
+
+// A node whose stores forget what was not flushed.
+struct DurableNode : EngineByteHarness {
+  explicit DurableNode(const EngineOptions& options) : EngineByteHarness(options) {
+    keeps_unflushed_ = true;
+  }
+};
+
+class SnapshotsTest : public testing::TestWithParam<Case> {};
+
+// The power is cut at every I/O of a step and of its commit, and each write that was not flushed is
+// there, or rubbish, or not. The job goes on from a whole step to the same end.
+TEST_P(SnapshotsTest, APowerCutLeavesAWholeStep) {
+  const std::vector<State> expected = Expected(GetParam().options);
+  bool cut_in_time = true;
+  for (uint32_t at = 0; cut_in_time; ++at) {
+    for (const uint32_t torn : {0u, 1u, 2u, 1000003u * (at + 1)}) {
+      SCOPED_TRACE(testing::Message() << at << " of " << torn);
+      DurableNode node(GetParam().options);
+      StepTraining training(&node, node.OpenDurable("job", 1));
+      training.Step(1);
+      training.FillGradient(2);
+      training.Displace();
+      uint32_t left = at;
+      const CallId step = training.StartStep(2);
+      for (; left > 0 && !node.Answered(step); --left) node.Advance();
+      const bool stepped = node.Answered(step);
+      bool committed = false;
+      if (stepped) {
+        const CallId commit = training.Commit(2);
+        for (; left > 0 && !node.Answered(commit); --left) node.Advance();
+        committed = node.Answered(commit);
+      }
+      cut_in_time = !committed;
+      ASSERT_TRUE(node.PowerCut(torn).empty());
+      OpenReply opened;
+      training.GoOnIn(node.OpenDurable("job", 1, &opened));
+      // A commit that was not answered may be on stable storage.
+      ASSERT_GE(opened.committed_step, committed ? 2u : 1u);
+      ASSERT_LE(opened.committed_step, stepped ? 2u : 1u);
+      ASSERT_EQ(opened.manifest, "step " + std::to_string(opened.committed_step));
+      ASSERT_EQ(training.Read(), expected[opened.committed_step]);
+      for (uint64_t next = opened.committed_step + 1; next <= kSteps; ++next) training.Step(next);
+      ASSERT_EQ(training.Read(), expected[kSteps]);
+    }
+  }
+}
+
+// What a snapshot names stays where it is while later steps, which are not durable, and writes of
+// the script go on.
+TEST_P(SnapshotsTest, WhatWasSavedStaysUntilTheNextSnapshot) {
+  const std::vector<State> expected = Expected(GetParam().options);
+  for (int at = 0; at < 60; at += 3) {
+    SCOPED_TRACE(at);
+    DurableNode node(GetParam().options);
+    const SessionId session = node.OpenDurable("job", 2);
+    StepTraining training(&node, session);
+    training.Step(1);
+    ASSERT_TRUE(node.saved().empty());
+    training.Step(2);
+    ASSERT_EQ(node.saved().size(), 1u);
+    training.Step(3);
+    for (size_t i = 1; i < 4; ++i) node.Fill(session, training.chunks()[i], {99, 98, 97});
+    training.Displace();
+    for (int i = 0; i < at; ++i) node.Advance();
+    ASSERT_TRUE(node.PowerCut(1).empty());
+    OpenReply opened;
+    training.GoOnIn(node.OpenDurable("job", 2, &opened));
+    ASSERT_EQ(opened.committed_step, 2u);
+    ASSERT_EQ(training.Read(), expected[2]);
+    training.Step(3);
+    ASSERT_EQ(training.Read(), expected[3]);
+  }
+}
+
+// The daemon ends, and the next one goes on from its records; then the power is cut.
+TEST_P(SnapshotsTest, TheNextDaemonKeepsWhatTheLastOneSaved) {
+  EngineOptions options = GetParam().options;
+  options.persistent_jobs = true;
+  const std::vector<State> expected = Expected(options);
+  DurableNode node(options);
+  StepTraining training(&node, node.OpenDurable("job", 2));
+  training.Step(1);
+  training.Step(2);
+  ASSERT_TRUE(node.DaemonDies(0).empty());
+  OpenReply opened;
+  const SessionId session = node.Open("job", std::chrono::hours(1), &opened);
+  training.GoOnIn(session);
+  ASSERT_EQ(opened.committed_step, 2u);
+  training.Step(3);
+  for (size_t i = 1; i < 4; ++i) node.Fill(session, training.chunks()[i], {99, 98, 97});
+  training.Displace();
+  ASSERT_TRUE(node.PowerCut(1).empty());
+  training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
+  ASSERT_EQ(opened.committed_step, 2u);
+  ASSERT_EQ(training.Read(), expected[2]);
+  // Its records are new, and say what it has.
+  training.Step(3);
+  ASSERT_TRUE(node.DaemonDies(0).empty());
+  training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
+  ASSERT_EQ(opened.committed_step, 3u);
+  ASSERT_EQ(training.Read(), expected[3]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, SnapshotsTest,
+                         testing::Values(Case{"HostAndSsd", SmallHost()},
+                                         Case{"DeviceHostAndSsd", WithDevice()},
+                                         Case{"ShortOfMemory", Squeezed()}),
+                         [](const auto& info) { return info.param.name; });
+
+// Steps 1 and 2 of a durable job. Returns the commit of the second one, which waits for its
+// snapshot.
+CallId CommitUntilItSaves(DurableNode& node, StepTraining& training) {
+  training.Step(1);
+  training.FillGradient(2);
+  const CallId step = training.StartStep(2);
+  node.FinishUntilAnswered(step);
+  const CallId commit = training.Commit(2);
+  for (int i = 0; i < 100 && !node.SavesNow(); ++i) node.Advance();
+  EXPECT_TRUE(node.SavesNow() && !node.Answered(commit));
+  return commit;
+}
+
+TEST(SnapshotsOfOneJobTest, AFailureIsTheAnswerOfTheCommitWhichMayBeCalledAgain) {
+  const std::vector<State> expected = Expected(SmallHost());
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  const CallId commit = CommitUntilItSaves(node, training);
+  node.FinishOne(absl::InternalError("fsync failed with EIO"));
+  const absl::Status status = node.ReplyTo(commit).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(),
+            "step 2 is committed, but not on stable storage: fsync failed with EIO");
+  const CallId again = training.Commit(2);
+  EXPECT_FALSE(node.Answered(again));
+  node.FinishUntilAnswered(again);
+  EXPECT_TRUE(node.ReplyTo(again).status.ok());
+  node.PowerCut(0);
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 1, &opened));
+  EXPECT_EQ(opened.committed_step, 2u);
+  EXPECT_EQ(training.Read(), expected[2]);
+}
+
+TEST(SnapshotsOfOneJobTest, ACommitWaitsForADriveNoLongerThanAnyCall) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  const CallId commit = CommitUntilItSaves(node, training);
+  // The session is renewed meanwhile, as clients do.
+  const Duration period = Limits().session_lease / 2;
+  for (Duration waited{0}; waited < Limits().max_wait; waited += period) {
+    ASSERT_FALSE(node.Answered(commit));
+    node.Wait(period);
+    node.Post(RenewCall{node.Call(), training.session()});
+  }
+  node.Wait(period);
+  EXPECT_EQ(node.ReplyTo(commit).status.code(), absl::StatusCode::kDeadlineExceeded);
+  // The same snapshot answers the next call.
+  const CallId again = training.Commit(2);
+  node.FinishOne();
+  EXPECT_TRUE(node.ReplyTo(again).status.ok());
+}
+
+TEST(SnapshotsOfOneJobTest, ASessionThatEndsWaitsNoMoreAndItsStepIsSaved) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 1);
+  StepTraining training(&node, session);
+  const CallId commit = CommitUntilItSaves(node, training);
+  node.Post(ClientGone{session});
+  EXPECT_EQ(node.ReplyTo(commit).status.code(), absl::StatusCode::kUnavailable);
+  node.FinishOne();
+  EXPECT_EQ(node.saved().begin()->second.job.committed_step, 2u);
+}
+
+// What the script frees or writes while a commit waits for the drive is not waited for.
+TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor) {
+  EngineOptions options = SmallHost();
+  options.host_capacity = EngineByteHarness::kChunk * 20;
+  DurableNode node(options);
+  const SessionId session = node.OpenDurable("job", 1);
+  StepTraining training(&node, session);
+  training.FillGradient(1);
+  const CallId step = training.StartStep(1);
+  node.FinishUntilAnswered(step);
+  node.Fill(session, training.chunks()[7], {1});
+  node.Fill(session, training.chunks()[8], {2});
+  const CallId commit = training.Commit(1);
+  ASSERT_FALSE(node.Answered(commit));
+  node.Free(session, training.chunks()[7]);
+  ASSERT_TRUE(node.Fetch(session, training.chunks()[8], Tier::kHost, Access::kWrite).status.ok());
+  node.FinishUntilAnswered(commit);
+  EXPECT_TRUE(node.ReplyTo(commit).status.ok());
+  node.PowerCut(0);
+  const SessionId resumed = node.OpenDurable("job", 1);
+  EXPECT_EQ(node.Fetch(resumed, training.chunks()[8], Tier::kHost, Access::kRead).status.code(),
+            absl::StatusCode::kDataLoss)
+      << "its lease was never released";
+  EXPECT_EQ(node.Fetch(resumed, training.chunks()[7], Tier::kHost, Access::kRead).status.code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(SnapshotsOfOneJobTest, AJobThatEndsIsNotRestored) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 1);
+  StepTraining training(&node, session);
+  training.Step(1);
+  ASSERT_EQ(node.saved().size(), 1u);
+  EndJobCall end;
+  end.call = node.Call();
+  end.job = node.saved().begin()->first;
+  node.Post(end);
+  EXPECT_TRUE(node.saved().empty());
+  node.PowerCut(0);
+  OpenReply opened;
+  node.OpenDurable("job", 1, &opened);
+  EXPECT_EQ(opened.committed_step, 0u);
+}
+
+TEST(SnapshotsOfOneJobTest, GradientsAreNotWritten) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 1);
+  StepTraining training(&node, session);
+  AllocateCall allocate{node.Call(), session, 900, 1, ChunkKind::kGradient};
+  node.Post(allocate);
+  const ChunkId gradient = node.Finish<AllocateReply>(allocate.call).chunks.at(0);
+  node.Fill(session, gradient, {5});
+  training.Step(1);
+  node.PowerCut(0);
+  const SessionId resumed = node.OpenDurable("job", 1);
+  EXPECT_EQ(node.Fetch(resumed, gradient, Tier::kHost, Access::kRead).status.code(),
+            absl::StatusCode::kDataLoss);
+  node.Fill(resumed, gradient, {6});
+  EXPECT_EQ(node.Read(resumed, gradient, 1), Values{6});
+}
+
+TEST(SnapshotsOfOneJobTest, AJobHasASecondSlotForEachChunk) {
+  EngineOptions options = SmallHost();
+  options.ssd_capacity = EngineByteHarness::kChunk * 20;
+  DurableNode node(options);
+  OpenReply opened;
+  const SessionId session = node.OpenDurable("job", 1, &opened);
+  EXPECT_EQ(opened.max_chunks, 10u);
+  EXPECT_EQ(node.Allocate(session, 10).size(), 10u);
+  const AllocateCall more{node.Call(), session, 900, 1};
+  node.Post(more);
+  node.FinishUntilAnswered(more.call);
+  EXPECT_EQ(node.ReplyTo(more.call).status.message(),
+            "requested 1 chunks of 2 MiB; the job's ssd share holds 10 (half of its slots, as the "
+            "job is durable), of which 10 are used");
+}
+
+TEST(SnapshotsOfOneJobTest, AJobThatDoesNotFitStaysForALaterDaemon) {
+  const std::vector<State> expected = Expected(SmallHost());
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  training.Step(1);
+  EngineOptions smaller = SmallHost();
+  smaller.ssd_capacity = EngineByteHarness::kChunk * 32;
+  const std::vector<JobLost> lost = node.PowerCut(0, smaller);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_TRUE(lost[0].is_saved);
+  EXPECT_EQ(node.memory_segments(), 0u);
+  EXPECT_EQ(node.saved().size(), 1u);
+  EXPECT_TRUE(node.PowerCut(0).empty());
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 1, &opened));
+  EXPECT_EQ(opened.committed_step, 1u);
+  EXPECT_EQ(training.Read(), expected[1]);
+}
+
+// Two jobs that have the same chunks: one of them was not restored for a while.
+TEST(SnapshotsOfOneJobTest, ASnapshotWhoseChunksAnotherJobHasStays) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  training.Step(1);
+  Restore restore;
+  restore.snapshots = {node.saved().begin()->second, node.saved().begin()->second};
+  restore.snapshots[1].job.job = JobId(77);
+  restore.snapshots[1].job.name = "other";
+  restore.snapshots[1].job.stores = {StoreId(900)};
+  Engine engine(SmallHost());
+  std::vector<Effect> effects;
+  engine.Handle(Instant(std::chrono::seconds(1)), restore, &effects);
+  engine.CheckInvariants();
+  std::vector<JobLost> lost;
+  for (const Effect& effect : effects) {
+    EXPECT_FALSE(std::holds_alternative<DropSnapshot>(effect));
+    if (const auto* one = std::get_if<JobLost>(&effect)) lost.push_back(*one);
+  }
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].job_name, "other");
+  EXPECT_TRUE(lost[0].is_saved);
+  EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SnapshotsOfOneJobTest, WhatCannotBeDurableIsRefused) {
+  const auto why = [](const EngineOptions& options, const OpenCall& open) {
+    DurableNode node(options);
+    OpenCall call = open;
+    call.call = node.Call();
+    call.session = SessionId(1);
+    call.chunk_size = EngineByteHarness::kChunk;
+    call.durable_every = 3;
+    node.Post(ClientConnected{call.session, 1000, 1});
+    node.Post(call);
+    node.FinishUntilAnswered(call.call);
+    return node.ReplyTo(call.call).status;
+  };
+  OpenCall open;
+  open.job_name = "job";
+  open.time_to_live = std::chrono::hours(1);
+  EXPECT_TRUE(why(SmallHost(), open).ok());
+  EngineOptions no_ssd = SmallHost();
+  no_ssd.ssd_capacity = Bytes(0);
+  EXPECT_EQ(why(no_ssd, open).message(),
+            "durable_every is 3: to be durable, a job needs an SSD pool, which this node has not");
+  open.ranks = 2;
+  EXPECT_EQ(why(SmallHost(), open).code(), absl::StatusCode::kInvalidArgument);
+  open.ranks = 0;
+  open.time_to_live = Duration(0);
+  EXPECT_EQ(why(SmallHost(), open).code(), absl::StatusCode::kInvalidArgument);
+  open.job_name = "";
+  EXPECT_EQ(why(SmallHost(), open).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SnapshotsOfOneJobTest, AJobThatWasMadeWithoutRoomForItIsNotDurableLater) {
+  DurableNode node(SmallHost());
+  node.Open("job", std::chrono::hours(1));
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(900);
+  open.chunk_size = EngineByteHarness::kChunk;
+  open.job_name = "job";
+  open.time_to_live = std::chrono::hours(1);
+  open.durable_every = 1;
+  node.Post(ClientConnected{open.session, 1000, 1});
+  node.Post(open);
+  EXPECT_EQ(node.ReplyTo(open.call).status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace memtide

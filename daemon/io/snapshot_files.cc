@@ -1,0 +1,238 @@
+#include "daemon/io/snapshot_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/types/optional.h"
+#include "base/status_macros.h"
+#include "daemon/io/io_error.h"
+
+namespace memtide {
+namespace {
+
+constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
+constexpr char kStorePrefix[] = ".memtide-store-";
+constexpr char kNewSuffix[] = ".new";
+constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
+// A snapshot of the most chunks, each with the sums of 1 GiB, has less.
+constexpr off_t kMostBytes = off_t{16} << 30;
+
+std::string SnapshotPath(const std::string& directory, JobId job) {
+  return absl::StrCat(directory, "/", kSnapshotPrefix, job.value());
+}
+
+std::string StorePath(const std::string& directory, StoreId store) {
+  return absl::StrCat(directory, "/", kStorePrefix, store.value());
+}
+
+absl::Status Flush(int fd, const std::string& what) {
+  if (fsync(fd) == 0) return absl::OkStatus();
+  return WriteError(errno, absl::StrCat("putting ", what, " on stable storage"));
+}
+
+absl::Status FlushDirectory(const std::string& path) {
+  const OwnedFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid()) return WriteError(errno, absl::StrCat("opening ", path));
+  return Flush(directory.get(), path);
+}
+
+// Whether there is such a file at the path. One of another daemon is removed, as no snapshot names
+// it any more.
+absl::StatusOr<bool> HasName(int file, const std::string& path) {
+  struct stat own, named;
+  if (fstat(file, &own) != 0) return WriteError(errno, absl::StrCat("looking at ", path));
+  if (lstat(path.c_str(), &named) != 0) {
+    if (errno == ENOENT) return false;
+    return WriteError(errno, absl::StrCat("looking at ", path));
+  }
+  if (own.st_dev == named.st_dev && own.st_ino == named.st_ino) return true;
+  if (unlink(path.c_str()) != 0) return WriteError(errno, absl::StrCat("removing ", path));
+  return false;
+}
+
+// Returns whether the file had no name before.
+absl::StatusOr<bool> GiveName(int file, const std::string& path) {
+  MEMTIDE_ASSIGN_OR_RETURN(const bool has_name, HasName(file, path));
+  if (has_name) return false;
+  const std::string unnamed = absl::StrCat("/proc/self/fd/", file);
+  if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0)
+    return true;
+  const int error = errno;
+  if (error != ENOENT && error != EOPNOTSUPP) {
+    return WriteError(error, absl::StrCat("naming ", path));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path,
+      ": the file system has no files without a name (O_TMPFILE), so that no job can be "
+      "durable there; use a directory on ext4, XFS or Btrfs"));
+}
+
+absl::Status WriteWhole(const std::string& path, absl::string_view text) {
+  const OwnedFd file(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid()) return WriteError(errno, absl::StrCat("making ", path));
+  while (!text.empty()) {
+    const ssize_t wrote = write(file.get(), text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return WriteError(wrote < 0 ? errno : EIO, absl::StrCat("writing ", path));
+    text.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return Flush(file.get(), path);
+}
+
+absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+  const OwnedFd file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  struct stat status;
+  if (!file.valid() || fstat(file.get(), &status) != 0) {
+    return absl::DataLossError(absl::StrCat(path, " cannot be opened: ", ErrnoName(errno)));
+  }
+  if (!S_ISREG(status.st_mode) || status.st_size > kMostBytes) {
+    return absl::DataLossError(absl::StrCat(path, " is no snapshot"));
+  }
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  size_t end = 0;
+  while (end < text.size()) {
+    const ssize_t got = read(file.get(), &text[end], text.size() - end);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return absl::DataLossError(
+          absl::StrCat(path, " cannot be read: ", ErrnoName(got < 0 ? errno : EIO)));
+    }
+    end += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+// What follows the prefix in the names of the files that have it.
+std::vector<std::string> NamesWith(const std::string& path, absl::string_view prefix) {
+  std::vector<std::string> rests;
+  DIR* const directory = opendir(path.c_str());
+  if (directory == nullptr) return rests;
+  while (const dirent* entry = readdir(directory)) {
+    absl::string_view name = entry->d_name;
+    if (absl::ConsumePrefix(&name, prefix)) rests.emplace_back(name);
+  }
+  closedir(directory);
+  return rests;
+}
+
+absl::Status Remove(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return WriteError(errno, absl::StrCat("removing ", path));
+}
+
+}  // namespace
+
+absl::Status SaveSnapshotFile(const std::vector<std::string>& directories, JobId job,
+                              const std::map<StoreId, std::vector<int>>& files,
+                              absl::string_view text) {
+  std::set<size_t> changed;
+  for (const auto& [store, of_store] : files) {
+    for (size_t i = 0; i < of_store.size(); ++i) {
+      const std::string path = StorePath(directories[i], store);
+      MEMTIDE_RETURN_IF_ERROR(Flush(of_store[i], path));
+      MEMTIDE_ASSIGN_OR_RETURN(const bool is_new, GiveName(of_store[i], path));
+      if (is_new) changed.insert(i);
+    }
+  }
+  for (const size_t i : changed) MEMTIDE_RETURN_IF_ERROR(FlushDirectory(directories[i]));
+  // The data is there before what names it.
+  const std::string path = SnapshotPath(directories.front(), job);
+  const std::string new_path = absl::StrCat(path, kNewSuffix);
+  MEMTIDE_RETURN_IF_ERROR(WriteWhole(new_path, text));
+  if (rename(new_path.c_str(), path.c_str()) != 0) {
+    return WriteError(errno, absl::StrCat("renaming ", new_path));
+  }
+  return FlushDirectory(directories.front());
+}
+
+absl::Status RemoveSnapshotFile(const std::vector<std::string>& directories, JobId job,
+                                const std::vector<StoreId>& stores) {
+  const std::string path = SnapshotPath(directories.front(), job);
+  MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(path, kNewSuffix)));
+  MEMTIDE_RETURN_IF_ERROR(Remove(path));
+  MEMTIDE_RETURN_IF_ERROR(FlushDirectory(directories.front()));
+  for (const StoreId store : stores) {
+    for (const std::string& directory : directories) {
+      MEMTIDE_RETURN_IF_ERROR(Remove(StorePath(directory, store)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& directories) {
+  std::vector<SnapshotFile> files;
+  if (directories.empty()) return files;
+  for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
+    uint64_t job;
+    if (!absl::SimpleAtoi(name, &job)) continue;
+    const std::string path = SnapshotPath(directories.front(), JobId(job));
+    files.push_back({JobId(job), path, ReadWhole(path)});
+  }
+  return files;
+}
+
+std::set<StoreId> NamedStores(const std::vector<std::string>& directories) {
+  std::set<StoreId> stores;
+  for (const std::string& directory : directories) {
+    for (const std::string& name : NamesWith(directory, kStorePrefix)) {
+      uint32_t store;
+      if (absl::SimpleAtoi(name, &store)) stores.insert(StoreId(store));
+    }
+  }
+  return stores;
+}
+
+absl::Status RemoveLeftSnapshotFiles(const std::vector<std::string>& directories,
+                                     const std::set<StoreId>& kept) {
+  for (const StoreId store : NamedStores(directories)) {
+    if (kept.count(store) > 0) continue;
+    for (const std::string& directory : directories) {
+      MEMTIDE_RETURN_IF_ERROR(Remove(StorePath(directory, store)));
+    }
+  }
+  if (directories.empty()) return absl::OkStatus();
+  for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
+    if (!absl::EndsWith(name, kNewSuffix)) continue;
+    MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(directories.front(), "/", kSnapshotPrefix, name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<OwnedFd>> OpenNamedStore(const std::vector<std::string>& directories,
+                                                    const std::vector<bool>& direct,
+                                                    StoreId store) {
+  std::vector<OwnedFd> files;
+  for (size_t i = 0; i < directories.size(); ++i) {
+    const std::string path = StorePath(directories[i], store);
+    const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | (direct[i] ? O_DIRECT : 0);
+    OwnedFd file(open(path.c_str(), flags));
+    if (!file.valid()) {
+      return absl::DataLossError(absl::StrCat(path, " cannot be opened: ", ErrnoName(errno)));
+    }
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+std::map<uint64_t, Bytes> BlocksOfNamedStore(const std::vector<std::string>& directories,
+                                             StoreId store) {
+  std::map<uint64_t, Bytes> blocks;
+  for (const std::string& directory : directories) {
+    struct stat status;
+    if (lstat(StorePath(directory, store).c_str(), &status) != 0) continue;
+    blocks[status.st_dev] += Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;
+  }
+  return blocks;
+}
+
+}  // namespace memtide

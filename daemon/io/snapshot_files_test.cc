@@ -1,0 +1,134 @@
+#include "daemon/io/snapshot_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/io/testing/scratch_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace memtide {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+class SnapshotFilesTest : public testing::Test {
+ protected:
+  std::vector<std::string> NamesIn(const std::string& directory) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+  // A file without a name that holds `text`, as those of stores.
+  OwnedFd Unnamed(const std::string& directory, const std::string& text) const {
+    OwnedFd file(open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
+    EXPECT_TRUE(file.valid());
+    EXPECT_EQ(pwrite(file.get(), text.data(), text.size(), 0), ssize_t(text.size()));
+    return file;
+  }
+  std::string TextOf(int file) const {
+    char text[100];
+    const ssize_t size = pread(file, text, sizeof(text), 0);
+    return std::string(text, size > 0 ? size : 0);
+  }
+
+  const ScratchDirectory a_, b_;
+  const std::vector<std::string> both_ = {a_.path(), b_.path()};
+};
+
+TEST_F(SnapshotFilesTest, WhatIsSavedIsThereForTheNextProcess) {
+  {
+    const OwnedFd in_a = Unnamed(a_.path(), "left"), in_b = Unnamed(b_.path(), "right");
+    ASSERT_TRUE(
+        SaveSnapshotFile(both_, JobId(5), {{StoreId(7), {in_a.get(), in_b.get()}}}, "one").ok());
+    ASSERT_TRUE(
+        SaveSnapshotFile(both_, JobId(5), {{StoreId(7), {in_a.get(), in_b.get()}}}, "two").ok());
+  }
+  const std::vector<SnapshotFile> saved = LoadSnapshotFiles(both_);
+  ASSERT_EQ(saved.size(), 1u);
+  EXPECT_EQ(saved[0].job, JobId(5));
+  EXPECT_EQ(*saved[0].text, "two");
+  EXPECT_THAT(NamedStores(both_), ElementsAre(StoreId(7)));
+  const absl::StatusOr<std::vector<OwnedFd>> files =
+      OpenNamedStore(both_, {false, false}, StoreId(7));
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(TextOf((*files)[0].get()) + TextOf((*files)[1].get()), "leftright");
+  EXPECT_FALSE(BlocksOfNamedStore(both_, StoreId(7)).begin()->second.IsZero());
+  EXPECT_THAT(NamesIn(b_.path()), ElementsAre(".memtide-store-7"));
+}
+
+TEST_F(SnapshotFilesTest, AStoreOfAnEarlierDaemonWithTheSameNumberIsReplaced) {
+  {
+    ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(1),
+                                 {{StoreId(7), {Unnamed(a_.path(), "old").get()}}}, "")
+                    .ok());
+  }
+  const OwnedFd file = Unnamed(a_.path(), "new");
+  ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(1), {{StoreId(7), {file.get()}}}, "").ok());
+  const auto files = OpenNamedStore({a_.path()}, {false}, StoreId(7));
+  ASSERT_TRUE(files.ok());
+  EXPECT_EQ(TextOf((*files)[0].get()), "new");
+}
+
+TEST_F(SnapshotFilesTest, NothingStaysOfAJobThatEnds) {
+  const OwnedFd in_a = Unnamed(a_.path(), "left"), in_b = Unnamed(b_.path(), "right");
+  ASSERT_TRUE(
+      SaveSnapshotFile(both_, JobId(5), {{StoreId(7), {in_a.get(), in_b.get()}}}, "one").ok());
+  ASSERT_TRUE(SaveSnapshotFile(both_, JobId(6), {}, "another").ok());
+  EXPECT_TRUE(RemoveSnapshotFile(both_, JobId(5), {StoreId(7)}).ok());
+  EXPECT_THAT(NamesIn(a_.path()), ElementsAre(".memtide-snapshot-6"));
+  EXPECT_THAT(NamesIn(b_.path()), ElementsAre());
+  EXPECT_TRUE(RemoveSnapshotFile(both_, JobId(5), {StoreId(7)}).ok()) << "again";
+}
+
+// A crash leaves stores with a name that no snapshot names yet, and a new one that is not whole.
+TEST_F(SnapshotFilesTest, WhatACrashHasLeftIsRemoved) {
+  const OwnedFd kept = Unnamed(a_.path(), "kept"), left = Unnamed(a_.path(), "left");
+  ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(5),
+                               {{StoreId(7), {kept.get()}}, {StoreId(8), {left.get()}}}, "one")
+                  .ok());
+  std::ofstream(a_.path() + "/.memtide-snapshot-9.new") << "half";
+  std::ofstream(a_.path() + "/.memtide-writes") << "of others";
+  EXPECT_EQ(LoadSnapshotFiles({a_.path()}).size(), 1u);
+  EXPECT_TRUE(RemoveLeftSnapshotFiles({a_.path()}, {StoreId(7)}).ok());
+  EXPECT_THAT(NamesIn(a_.path()),
+              UnorderedElementsAre(".memtide-snapshot-5", ".memtide-store-7", ".memtide-writes"));
+}
+
+TEST_F(SnapshotFilesTest, AMissingFileIsSaid) {
+  const absl::Status status = OpenNamedStore(both_, {false, false}, StoreId(7)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(".memtide-store-7 cannot be opened"));
+  EXPECT_TRUE(LoadSnapshotFiles({"/nowhere"}).empty());
+}
+
+// A file that had a name once can get none. So it is where there is no O_TMPFILE.
+TEST_F(SnapshotFilesTest, AFileSystemWithoutUnnamedFilesIsSaid) {
+  const std::string path = a_.path() + "/file";
+  const OwnedFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const absl::Status status =
+      SaveSnapshotFile({a_.path()}, JobId(5), {{StoreId(7), {file.get()}}}, "one");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no job can be durable there"));
+  EXPECT_TRUE(LoadSnapshotFiles({a_.path()}).empty());
+}
+
+// The old snapshot stays where the new one cannot be written: here a directory is in its way.
+TEST_F(SnapshotFilesTest, AFailureLeavesTheLastSnapshot) {
+  ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(5), {}, "one").ok());
+  ASSERT_EQ(mkdir((a_.path() + "/.memtide-snapshot-5.new").c_str(), 0700), 0);
+  EXPECT_FALSE(SaveSnapshotFile({a_.path()}, JobId(5), {}, "two").ok());
+  EXPECT_EQ(*LoadSnapshotFiles({a_.path()})[0].text, "one");
+}
+
+}  // namespace
+}  // namespace memtide

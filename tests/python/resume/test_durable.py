@@ -1,0 +1,97 @@
+"""The machine ends while a script trains in a durable job; `--resume` continues it on the next start,
+from the last step that was on stable storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import SCRIPTS, Cli, short_directory
+from memtide._node import inspection
+from service_manager import ServiceManager
+
+STEPS = 8
+PATIENCE_S = 120
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[ServiceManager]:
+    ssd = [f"--ssd-dir={tmp_path / 'ssd'}", f"--ssd-dir={tmp_path / 'other'}", "--ssd-pool=1GiB"]
+    with short_directory() as home:
+        started = ServiceManager(
+            home, ["--device=none", "--host-pool=40MiB", *ssd, "--metrics-address=off"]
+        )
+        started.start()
+        yield started
+        started.close()
+
+
+def steps_of(path: Path) -> list[tuple[int, str]]:
+    """The steps whose losses were written, in order, with the loss."""
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(int(step), loss) for step, loss, _ in rows]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_training_goes_on_after_the_machine_ended(
+    every: int, manager: ServiceManager, cli: Cli, tmp_path: Path
+) -> None:
+    def command(*more: str) -> list[object]:
+        place = [f"--socket-dir={manager.home}", "--chunk-size=2MiB"]
+        return ["run", *place, *more, SCRIPTS / "resumable.py", STEPS]
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    cli.memtide(*command(), RESULT=whole).check()
+    expected = steps_of(whole)
+    assert len(expected) == STEPS
+    written: list[tuple[int, str]] = []
+    went_on_from = 0
+    for steps in (4, 2):
+        more = ["--resume"] if written else []
+        durable = ["--job=one", f"--durable-every={every}", *more]
+        with cli.start_memtide(*command(*durable), RESULT=cut) as script:
+            while len(steps_of(cut)) < len(written) + steps:
+                assert script.poll() is None, script.communicate()
+            manager.kill()
+            script.communicate(timeout=PATIENCE_S)
+        manager.forget()
+        manager.start()
+        [job] = inspection.inspect(manager.home, sessions=True).jobs
+        now = steps_of(cut)
+        # The loss of a step is written before the step, and after the last one was committed.
+        made = now[-1][0]
+        assert made - made % every <= job.durable_step <= made + 1
+        assert (job.durable_every, job.durable_step % every) == (every, 0)
+        if written:
+            assert now[len(written)][0] == went_on_from
+        written, went_on_from = now, job.durable_step
+    listed = cli.memtide("admin", f"--socket-dir={manager.home}", "list")
+    assert f"durable to step {went_on_from}" in " ".join(listed.check().out.split())
+    cli.memtide(*command("--job=one", "--resume"), RESULT=cut).check()
+    assert steps_of(cut)[len(written)][0] == went_on_from
+    assert dict(steps_of(cut)) == dict(expected)
+    assert set(steps_of(cut)) == set(expected)
+
+
+def test_a_job_that_is_ended_leaves_nothing_on_the_ssd(
+    manager: ServiceManager, cli: Cli, tmp_path: Path
+) -> None:
+    place = [f"--socket-dir={manager.home}", "--chunk-size=2MiB", "--job=one", "--durable"]
+    cli.memtide("run", *place, SCRIPTS / "resumable.py", 2, RESULT=tmp_path / "losses").check()
+    names = [path.name for ssd in ("ssd", "other") for path in (tmp_path / ssd).iterdir()]
+    assert sum(name.startswith(".memtide-snapshot-") for name in names) == 1
+    assert sum(name.startswith(".memtide-store-") for name in names) >= 2
+    cli.memtide("admin", f"--socket-dir={manager.home}", "end", "one").check()
+    left = {path.name for ssd in ("ssd", "other") for path in (tmp_path / ssd).iterdir()}
+    assert not {name for name in left if name.startswith((".memtide-snapshot-", ".memtide-store-"))}
+
+
+def test_ranks_are_not_durable(cli: Cli, manager: ServiceManager, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text("print('started')\n")
+    torchrun = ["torchrun", "--nproc-per-node=2", script]
+    flags = [f"--socket-dir={manager.home}", "--job=one", "--durable"]
+    done = cli.memtide("run", *flags, *torchrun)
+    assert (done.status, done.out) == (2, "")
+    assert "a durable job is of one process" in done.err
