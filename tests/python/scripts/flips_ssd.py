@@ -15,7 +15,10 @@ MIB = 1 << 20
 def flip() -> None:
     flipped = 0
     for entry in pathlib.Path(f"/proc/{os.environ['DAEMON']}/fd").iterdir():
-        target = str(entry.readlink())
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:  # The daemon has closed another file meanwhile.
+            continue
         if not target.startswith(os.environ["SSD_DIR"]) or not target.endswith("(deleted)"):
             continue
         with entry.open("r+b") as file:
