@@ -14,7 +14,7 @@ import fake_gpu
 from figures import TRACES, Pair
 from ranks import ranks
 from small_pools import small_pools
-from training import placement, resume, train_overhead, verified_steps
+from training import durable_steps, placement, resume, train_overhead, verified_steps
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -286,6 +286,20 @@ def _verify(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _durable(context: Context) -> Samples:
+    options = durable_steps.Options(
+        memtided=context.memtided,
+        ssd_parent=context.ssd_parent,
+        script=[str(context.root / "examples" / "train_gpt.py")],
+        steps=10 if context.smoke else 20,
+        rounds=1 if context.smoke else 2 if context.quick else 6,
+    )
+    try:
+        return durable_steps.measure(options)
+    except resume.ResumeFailed as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _balloon(context: Context) -> Samples:
     import balloon_latency  # Loads the client's library, so only if the suite is run.
 
@@ -361,9 +375,10 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "ranks": _ranks,
     "resume": _resume,
     "verify": _verify,
+    "durable": _durable,
     "balloon": _balloon,
     "peers": _peers,
 }
-# Suites that run only if --only names them: tools/setup does not install what "peers" needs, and
-# "activations" takes 20 minutes.
-BY_NAME_ONLY = {"activations", "peers"}
+# Suites that run only if --only names them: tools/setup does not install what "peers" needs,
+# "activations" takes 20 minutes, and "durable" 15.
+BY_NAME_ONLY = {"activations", "durable", "peers"}

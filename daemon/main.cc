@@ -177,8 +177,7 @@ int Main(int argc, char** argv) {
         std::string(persisted.unreadable.message()).c_str());
     return kExitFailed;
   }
-  persisted.saved =
-      LoadSavedJobs({line->config.ssd_dirs().begin(), line->config.ssd_dirs().end()});
+  persisted.saved = LoadSavedJobs({line->config.ssd_dirs().begin(), line->config.ssd_dirs().end()});
   const absl::StatusOr<Config> config = Configure(line->config, Measure(persisted));
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());

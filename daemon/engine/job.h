@@ -84,7 +84,7 @@ struct JobSnapshots {
     // Chunks that are to be written to SSD first.
     std::set<ChunkIndex> unwritten;
     bool is_started = false;        // The SaveSnapshot is emitted.
-    std::vector<SlotNumber> slots;  // Of SSD, that it names: in quarantine from then on.
+    std::vector<SlotNumber> slots;  // Those on SSD that it names: in quarantine from then on.
   };
   struct WaitingCommit {
     CallId call;

@@ -553,6 +553,7 @@ class EngineState {
   bool LeaveSnapshotSlot(ChunkIndex index);
   static std::string NotDurable(uint64_t step, const absl::Status& why);
   static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
+  void DistrustStores(Job& job);
   void EndWaitForSnapshot(Job& job, SessionId session);
   void ExpireWaitForSnapshot(Job& job);
   void EndSnapshots(Job& job);

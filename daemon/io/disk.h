@@ -82,8 +82,8 @@ class Disk {
   virtual StripeCounts StripesOf(StoreId store) const = 0;
 
   // Puts what was written to the stores on stable storage, and then `text`, as the snapshot of the
-  // job in place of its last one, which survives if this fails (snapshot_files.h). Blocks for as
-  // long as the drive takes. REQUIRES: the stores exist.
+  // job in place of its last one (snapshot_files.h, with the errors). Blocks for as long as the
+  // drive takes. REQUIRES: the stores exist.
   virtual absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
                                     absl::string_view text) = 0;
   // Removes the snapshot and the names that the stores have by it.

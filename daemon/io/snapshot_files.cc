@@ -152,7 +152,10 @@ absl::Status SaveSnapshotFile(const std::vector<std::string>& directories, JobId
   if (rename(new_path.c_str(), path.c_str()) != 0) {
     return WriteError(errno, absl::StrCat("renaming ", new_path));
   }
-  return FlushDirectory(directories.front());
+  const absl::Status flushed = FlushDirectory(directories.front());
+  if (flushed.ok()) return flushed;
+  return absl::UnknownError(
+      absl::StrCat("which snapshot is there is not known: ", flushed.message()));
 }
 
 absl::Status RemoveSnapshotFile(const std::vector<std::string>& directories, JobId job,
@@ -193,9 +196,9 @@ std::set<StoreId> NamedStores(const std::vector<std::string>& directories) {
 }
 
 absl::Status RemoveLeftSnapshotFiles(const std::vector<std::string>& directories,
-                                     const std::set<StoreId>& kept) {
+                                     const std::set<StoreId>& saved) {
   for (const StoreId store : NamedStores(directories)) {
-    if (kept.count(store) > 0) continue;
+    if (saved.count(store) > 0) continue;
     for (const std::string& directory : directories) {
       MEMTIDE_RETURN_IF_ERROR(Remove(StorePath(directory, store)));
     }

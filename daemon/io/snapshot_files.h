@@ -27,7 +27,8 @@ namespace memtide {
 
 // Puts what was written to the files of the stores, by directory, on stable storage, and then
 // `text`, as the snapshot of the job. FAILED_PRECONDITION: the file system cannot name a file that
-// was made without a name. RESOURCE_EXHAUSTED: there is no room for the snapshot.
+// was made without a name. RESOURCE_EXHAUSTED: there is no room for the snapshot. After these and
+// other errors the last snapshot is there; after UNKNOWN, it or the new one.
 absl::Status SaveSnapshotFile(const std::vector<std::string>& directories, JobId job,
                               const std::map<StoreId, std::vector<int>>& files,
                               absl::string_view text);
@@ -47,7 +48,7 @@ std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& dire
 std::set<StoreId> NamedStores(const std::vector<std::string>& directories);
 // Removes what a crash has left: the names of all other stores, and snapshots that are not whole.
 absl::Status RemoveLeftSnapshotFiles(const std::vector<std::string>& directories,
-                                     const std::set<StoreId>& kept);
+                                     const std::set<StoreId>& saved);
 
 // The files of a store, by directory. DATA_LOSS: one is missing.
 absl::StatusOr<std::vector<OwnedFd>> OpenNamedStore(const std::vector<std::string>& directories,

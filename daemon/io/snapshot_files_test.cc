@@ -91,9 +91,9 @@ TEST_F(SnapshotFilesTest, NothingStaysOfAJobThatEnds) {
 
 // A crash leaves stores with a name that no snapshot names yet, and a new one that is not whole.
 TEST_F(SnapshotFilesTest, WhatACrashHasLeftIsRemoved) {
-  const OwnedFd kept = Unnamed(a_.path(), "kept"), left = Unnamed(a_.path(), "left");
+  const OwnedFd saved = Unnamed(a_.path(), "saved"), left = Unnamed(a_.path(), "left");
   ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(5),
-                               {{StoreId(7), {kept.get()}}, {StoreId(8), {left.get()}}}, "one")
+                               {{StoreId(7), {saved.get()}}, {StoreId(8), {left.get()}}}, "one")
                   .ok());
   std::ofstream(a_.path() + "/.memtide-snapshot-9.new") << "half";
   std::ofstream(a_.path() + "/.memtide-writes") << "of others";

@@ -144,7 +144,7 @@ struct JobInfo {
   std::array<Bytes, kTiers> bytes;  // Its shares, by tier.
   Duration age{0};
   Duration lingers_for{0};  // Zero unless it lingers.
-  // Of a durable job: as in OpenCall, and the last step that is on stable storage.
+  // As in OpenCall, and the last step that is on stable storage.
   uint32_t durable_every = 0;
   uint64_t durable_step = 0;
 };

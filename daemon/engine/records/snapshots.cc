@@ -160,8 +160,13 @@ void EngineState::On(const SnapshotSaved& event) {
     snapshots.slots = std::move(slots);
   } else {
     job.last_error = event.status;
-    // Either of the two may be on stable storage now.
-    snapshots.slots.insert(snapshots.slots.end(), slots.begin(), slots.end());
+    if (absl::IsUnknown(event.status)) {
+      // Either of the two may be on stable storage now.
+      snapshots.slots.insert(snapshots.slots.end(), slots.begin(), slots.end());
+    } else {
+      EndQuarantines(job, slots);
+    }
+    DistrustStores(job);
   }
   snapshots.saving.reset();
   if (!snapshots.commit.has_value()) return;
@@ -169,6 +174,22 @@ void EngineState::On(const SnapshotSaved& event) {
   const JobSnapshots::WaitingCommit commit = *std::exchange(snapshots.commit, absl::nullopt);
   if (event.status.ok()) return Answer(commit.call);
   Refuse(commit.call, absl::Status(event.status.code(), NotDurable(commit.step, event.status)));
+}
+
+// What was not flushed may be gone although the drive takes the next flush: it is written again
+// from where there is another copy.
+void EngineState::DistrustStores(Job& job) {
+  for (const ChunkIndex index : job.members) {
+    if (index == kNoChunk) continue;
+    Chunk& chunk = chunks_[index];
+    const bool has_other = chunk.valid_at(Tier::kHost) || chunk.valid_at(Tier::kDevice);
+    if (!chunk.live() || !chunk.valid_at(Tier::kSsd) || !has_other) continue;
+    chunk.copies.valid.Remove(Tier::kSsd);
+    chunk.copies.sums.clear();
+    MarkDirty(index);
+    Rank(index);
+    ScheduleChunk(index);
+  }
 }
 
 std::string EngineState::NotDurable(uint64_t step, const absl::Status& why) {

@@ -153,6 +153,58 @@ TEST(SnapshotsOfOneJobTest, AFailureIsTheAnswerOfTheCommitWhichMayBeCalledAgain)
   EXPECT_EQ(training.Read(), expected[2]);
 }
 
+// A failed save, and then writes of the script until its chunks have left for SSD again.
+void FailAndGoOn(DurableNode& node, StepTraining& training, const absl::Status& failure) {
+  CommitUntilItSaves(node, training);
+  node.FinishOne(failure);
+  for (int round = 0; round < 2; ++round) {
+    for (const ChunkId chunk : training.chunks()) {
+      node.Fill(training.session(), chunk, {99, 98, 97});
+    }
+    training.Displace();
+    for (int i = 0; i < 30; ++i) node.Advance();
+  }
+}
+
+TEST(SnapshotsOfOneJobTest, AFailureLeavesTheLastSnapshotAsItWas) {
+  const std::vector<State> expected = Expected(SmallHost());
+  for (const absl::Status& failure : {absl::InternalError("EIO"), absl::UnknownError("EIO")}) {
+    DurableNode node(SmallHost());
+    StepTraining training(&node, node.OpenDurable("job", 1));
+    FailAndGoOn(node, training, failure);
+    node.PowerCut(1);
+    OpenReply opened;
+    training.GoOnIn(node.OpenDurable("job", 1, &opened));
+    EXPECT_EQ(opened.committed_step, 1u);
+    EXPECT_EQ(training.Read(), expected[1]);
+  }
+}
+
+TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereStaysAsItWas) {
+  const std::vector<State> expected = Expected(SmallHost());
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  node.saves_although_it_fails_ = true;
+  FailAndGoOn(node, training, absl::UnknownError("the directory was not flushed"));
+  node.PowerCut(1);
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 1, &opened));
+  EXPECT_EQ(opened.committed_step, 2u);
+  EXPECT_EQ(training.Read(), expected[2]);
+}
+
+// A drive that has failed a flush may have lost what was written, and take the next flush.
+TEST(SnapshotsOfOneJobTest, AfterAFailureItIsWrittenAgain) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  CommitUntilItSaves(node, training);
+  const ChunkId parameter = training.chunks()[1];
+  const ChunkInfo before = node.Describe(training.session(), parameter);
+  ASSERT_TRUE(before.on_host && before.on_ssd);
+  node.FinishOne(absl::InternalError("EIO"));
+  EXPECT_FALSE(node.Describe(training.session(), parameter).on_ssd);
+}
+
 TEST(SnapshotsOfOneJobTest, ACommitWaitsForADriveNoLongerThanAnyCall) {
   DurableNode node(SmallHost());
   StepTraining training(&node, node.OpenDurable("job", 1));

@@ -71,7 +71,7 @@ class EngineByteHarness {
       }
       Post(done);
     } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
-      if (status.ok()) Save(*save);
+      if (status.ok() || saves_although_it_fails_) Save(*save);
       Post(SnapshotSaved{save->snapshot.job.job, save->number, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
@@ -322,7 +322,8 @@ class EngineByteHarness {
   std::set<std::pair<SessionId, RegionId>> sent_;
   bool elastic_ = false;           // For the jobs that Open() opens.
   bool plant_collisions_ = false;  // All contents have one digest.
-  bool keeps_unflushed_ = false;   // For PowerCut(): what is written to stores that are made now.
+  bool saves_although_it_fails_ = false;
+  bool keeps_unflushed_ = false;  // For PowerCut(): what is written to stores that are made now.
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {

@@ -36,7 +36,7 @@ class SessionRequest:
     parameters: tuple[Parameter, ...] = ()
     job_name: str = ""  # A named job outlives this process, so it needs the node's daemon.
     time_to_live_s: int = 0
-    durable_every: int = 0  # A named job of one process: its steps of this number outlive the machine.
+    durable_every: int = 0  # A named job's steps of this number outlive the machine.
     host_share_bytes: int = 0
     device_share_bytes: int = 0
     # Number of processes that train together on this node. Each is on one device and gets an equal

@@ -138,7 +138,7 @@ class Job:
     bytes_by_tier: Mapping[str, int]  # Its shares.
     age_s: float
     lingers_for_s: float  # 0 unless it lingers.
-    # Of a durable job: which steps are put on stable storage, and the last one there. 0: none.
+    # Which steps are put on stable storage, if the job is durable, and the last one there; 0: none.
     durable_every: int = 0
     durable_step: int = 0
 

@@ -1,5 +1,5 @@
-"""The machine ends while a script trains in a durable job; `--resume` continues it on the next start,
-from the last step that was on stable storage."""
+"""The machine ends while a script trains in a durable job; `--resume` continues it after the next
+start, from the last step that was on stable storage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_training_goes_on_after_the_machine_ended(
         if written:
             assert now[len(written)][0] == went_on_from
         written, went_on_from = now, job.durable_step
-    listed = cli.memtide("admin", f"--socket-dir={manager.home}", "list")
+    listed = cli.memtide("admin", "list", f"--socket-dir={manager.home}")
     assert f"durable to step {went_on_from}" in " ".join(listed.check().out.split())
     cli.memtide(*command("--job=one", "--resume"), RESULT=cut).check()
     assert steps_of(cut)[len(written)][0] == went_on_from
@@ -82,7 +82,7 @@ def test_a_job_that_is_ended_leaves_nothing_on_the_ssd(
     names = [path.name for ssd in ("ssd", "other") for path in (tmp_path / ssd).iterdir()]
     assert sum(name.startswith(".memtide-snapshot-") for name in names) == 1
     assert sum(name.startswith(".memtide-store-") for name in names) >= 2
-    cli.memtide("admin", f"--socket-dir={manager.home}", "end", "one").check()
+    cli.memtide("admin", "end", f"--socket-dir={manager.home}", "one").check()
     left = {path.name for ssd in ("ssd", "other") for path in (tmp_path / ssd).iterdir()}
     assert not {name for name in left if name.startswith((".memtide-snapshot-", ".memtide-store-"))}
 
