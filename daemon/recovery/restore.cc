@@ -192,8 +192,14 @@ void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ss
   restore->last_job = saved.last_job;
   restore->last_segment = saved.last_store;
   std::set<JobId> with_records;
-  for (const JobRecord& job : restore->job_records) with_records.insert(job.job);
+  // A file that has had a name and lost it can get none again (link(2)). So what a job with a
+  // record has named keeps its name, although the last daemon ended before it had saved the
+  // snapshot.
   std::set<StoreId> named;
+  for (const JobRecord& job : restore->job_records) {
+    with_records.insert(job.job);
+    named.insert(job.stores.begin(), job.stores.end());
+  }
   for (const SavedJob& each : saved.jobs) {
     const JobRecord& job = each.snapshot.job;
     named.insert(job.stores.begin(), job.stores.end());

@@ -87,6 +87,31 @@ def test_a_job_that_is_ended_leaves_nothing_on_the_ssd(
     assert not {name for name in left if name.startswith((".memtide-snapshot-", ".memtide-store-"))}
 
 
+def test_a_daemon_that_ends_between_the_names_and_the_snapshot(
+    manager: ServiceManager, cli: Cli, tmp_path: Path
+) -> None:
+    """The next daemon has the job by its descriptors, and can save it."""
+    place = [f"--socket-dir={manager.home}", "--chunk-size=2MiB", "--job=one", "--durable"]
+
+    def run(steps: int, *more: str) -> None:
+        script = [*more, SCRIPTS / "resumable.py", steps]
+        cli.memtide("run", *place, *script, RESULT=tmp_path / "losses").check()
+
+    run(2)
+    [snapshot] = (tmp_path / "ssd").glob(".memtide-snapshot-*")
+    manager.kill()
+    snapshot.unlink()
+    manager.start()
+    run(4, "--resume")
+    assert [step for step, _ in steps_of(tmp_path / "losses")] == [0, 1, 2, 3]
+    assert snapshot.exists()
+    manager.kill()
+    manager.forget()
+    manager.start()
+    [job] = inspection.inspect(manager.home, sessions=True).jobs
+    assert job.durable_step == 4
+
+
 def test_ranks_are_not_durable(cli: Cli, manager: ServiceManager, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text("print('started')\n")
