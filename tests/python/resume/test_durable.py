@@ -3,6 +3,7 @@ start, from the last step that was on stable storage."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def manager(tmp_path: Path) -> Iterator[ServiceManager]:
         started.start()
         yield started
         started.close()
+
+
+def restored_job(manager: ServiceManager) -> inspection.Job:
+    """The only job of the daemon, which restores it a moment after it answers."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if jobs := inspection.inspect(manager.home, sessions=True).jobs:
+            [job] = jobs
+            return job
+    raise AssertionError("the daemon restores no job")
 
 
 def steps_of(path: Path) -> list[tuple[int, str]]:
@@ -57,7 +68,7 @@ def test_training_goes_on_after_the_machine_ended(
             script.communicate(timeout=PATIENCE_S)
         manager.forget()
         manager.start()
-        [job] = inspection.inspect(manager.home, sessions=True).jobs
+        job = restored_job(manager)
         now = steps_of(cut)
         # The loss of a step is written before the step, and after the last one was committed.
         made = now[-1][0]
@@ -108,7 +119,7 @@ def test_a_daemon_that_ends_between_the_names_and_the_snapshot(
     manager.kill()
     manager.forget()
     manager.start()
-    [job] = inspection.inspect(manager.home, sessions=True).jobs
+    job = restored_job(manager)
     assert job.durable_step == 4
 
 
