@@ -272,30 +272,27 @@ def _resume(context: Context) -> Samples:
 
 
 def _verify(context: Context) -> Samples:
-    model = ["--layers", "6", "--width", "384"] if context.quick else []
-    options = verified_steps.Options(
-        memtided=context.memtided,
-        ssd_parent=context.ssd_parent,
-        script=[str(context.root / "examples" / "train_gpt.py"), *model],
-        steps=3 if context.smoke else 12,
-        pairs=1 if context.smoke else 3 if context.quick else 7,
-    )
-    try:
-        return {"verify.cpu": verified_steps.measure(options)}
-    except resume.ResumeFailed as error:
-        raise SuiteFailed(str(error)) from None
+    return _of_named_runs(context, verified_steps.measure, 3 if context.smoke else 12, 7)
 
 
 def _durable(context: Context) -> Samples:
-    options = durable_steps.Options(
+    return _of_named_runs(context, durable_steps.measure, 10 if context.smoke else 20, 6)
+
+
+def _of_named_runs(
+    context: Context, measure: Callable[[resume.NamedRuns], Samples], steps: int, rounds: int
+) -> Samples:
+    """What `measure` finds of the demo's GPT: in `rounds` rounds, or fewer to be quick."""
+    model = ["--layers", "6", "--width", "384"] if context.quick else []
+    runs = resume.NamedRuns(
         memtided=context.memtided,
         ssd_parent=context.ssd_parent,
-        script=[str(context.root / "examples" / "train_gpt.py")],
-        steps=10 if context.smoke else 20,
-        rounds=1 if context.smoke else 2 if context.quick else 6,
+        script=[str(context.root / "examples" / "train_gpt.py"), *model],
+        steps=steps,
+        rounds=1 if context.smoke else 3 if context.quick else rounds,
     )
     try:
-        return durable_steps.measure(options)
+        return measure(runs)
     except resume.ResumeFailed as error:
         raise SuiteFailed(str(error)) from None
 

@@ -108,7 +108,10 @@ struct Route {
   void operator()(SaveSnapshot& effect) const {
     JobRecord& job = effect.snapshot.job;
     for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
-    mover.SaveSnapshot(job.job, effect.number, job.stores, EncodeSnapshot(effect.snapshot));
+    const JobId id = job.job;
+    const std::vector<StoreId> stores = job.stores;
+    mover.SaveSnapshot(
+        id, stores, [snapshot = std::move(effect.snapshot)] { return EncodeSnapshot(snapshot); });
   }
   void operator()(Record& effect) const {
     // Only the disk knows the stripes of a store. The engine lists none that the mover has not

@@ -8,7 +8,6 @@ mean over all steps but the first ones, as only some of them are durable.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,23 +23,12 @@ _WAYS = {"none": [], "each": ["--durable"], "tenth": ["--durable-every=10"]}
 
 
 @dataclass(frozen=True)
-class Options:
-    """Each run has `steps` steps beside the first ones, a multiple of ten."""
-
-    memtided: Path
-    ssd_parent: Path
-    script: Sequence[str]
-    steps: int
-    rounds: int
-
-
-@dataclass(frozen=True)
 class _Cost:
     seconds: float
     written_bytes: float
 
 
-def _cost_of_step(options: Options, way: str, home: Path) -> _Cost:
+def _cost_of_step(options: resume.NamedRuns, way: str, home: Path) -> _Cost:
     config = home / "config.textproto"
     config.write_text(POOLS, encoding="ascii")
     log = home / way
@@ -65,7 +53,7 @@ def _cost_of_step(options: Options, way: str, home: Path) -> _Cost:
     return _Cost(seconds / options.steps, (after - before) / options.steps)
 
 
-def measure(options: Options) -> dict[str, list[Pair]]:
+def measure(options: resume.NamedRuns) -> dict[str, list[Pair]]:
     """Returns pairs of a step that is not durable and one that is: seconds, and bytes to SSD."""
     samples: dict[str, list[Pair]] = {}
     for number in range(options.rounds):

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import daemon_process
@@ -24,6 +25,18 @@ from training.placement import POOLS
 
 _STEPS_BEFORE = 5
 _PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class NamedRuns:
+    """How runs of a named job are measured: each has `steps` steps beside the first ones, and a
+    round is a run of each way that is compared."""
+
+    memtided: Path
+    ssd_parent: Path
+    script: Sequence[str]
+    steps: int
+    rounds: int
 
 
 class ResumeFailed(Exception):

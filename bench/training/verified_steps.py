@@ -7,8 +7,6 @@ is that of the script and of its daemon, over all steps but the first ones.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import daemon_process
@@ -20,18 +18,7 @@ from training.placement import POOLS
 _WARM_UP_STEPS = 3
 
 
-@dataclass(frozen=True)
-class Options:
-    """Each run has `steps` steps beside the first ones; a pair is a run of each."""
-
-    memtided: Path
-    ssd_parent: Path
-    script: Sequence[str]
-    steps: int
-    pairs: int
-
-
-def _cpu_seconds_of_step(options: Options, verify: str, home: Path) -> float:
+def _cpu_seconds_of_step(options: resume.NamedRuns, verify: str, home: Path) -> float:
     config = home / "config.textproto"
     config.write_text(POOLS, encoding="ascii")
     flags = [f"--config={config}", f"--verify={verify}"]
@@ -52,10 +39,10 @@ def _cpu_seconds_of_step(options: Options, verify: str, home: Path) -> float:
             process.wait()
 
 
-def measure(options: Options) -> list[Pair]:
+def measure(options: resume.NamedRuns) -> dict[str, list[Pair]]:
     """Returns pairs of CPU seconds of a step: unverified and verified."""
     pairs = []
-    for number in range(options.pairs):
+    for number in range(options.rounds):
         load = machine.LoadBesideChildren()
         seconds = {}
         with tempfile.TemporaryDirectory(prefix="memtide-bench-") as home:
@@ -63,4 +50,4 @@ def measure(options: Options) -> list[Pair]:
             for verify in ("off", "kept") if number % 2 == 0 else ("kept", "off"):
                 seconds[verify] = _cpu_seconds_of_step(options, verify, Path(home))
         pairs.append(Pair(seconds["off"], seconds["kept"], load.of_others()))
-    return pairs
+    return {"verify.cpu": pairs}

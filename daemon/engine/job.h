@@ -79,7 +79,6 @@ struct KeptRank {
 // What a durable job has on stable storage, and what is on its way there (records/snapshots.cc).
 struct JobSnapshots {
   struct Saving {
-    uint64_t number = 0;
     uint64_t step = 0;  // The last one that it has.
     // Chunks that are to be written to SSD first.
     std::set<ChunkIndex> unwritten;

@@ -649,7 +649,6 @@ class EngineState {
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 
   uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
-  uint64_t next_snapshot_ = 1;
   uint64_t rankings_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
 

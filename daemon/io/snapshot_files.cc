@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -15,20 +14,18 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "daemon/io/io_error.h"
+#include "daemon/io/whole_file.h"
 
 namespace memtide {
 namespace {
 
 constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
 constexpr char kStorePrefix[] = ".memtide-store-";
-constexpr char kNewSuffix[] = ".new";
 constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
-// A snapshot of the most chunks, each with the sums of 1 GiB, has less.
-constexpr off_t kMostBytes = off_t{16} << 30;
+// As much as one protobuf message may have.
+constexpr Bytes kMost = GiB(2) - Bytes(1);
 
-std::string SnapshotPath(const std::string& directory, JobId job) {
-  return absl::StrCat(directory, "/", kSnapshotPrefix, job.value());
-}
+std::string SnapshotName(JobId job) { return absl::StrCat(kSnapshotPrefix, job.value()); }
 
 std::string StorePath(const std::string& directory, StoreId store) {
   return absl::StrCat(directory, "/", kStorePrefix, store.value());
@@ -76,42 +73,6 @@ absl::StatusOr<bool> GiveName(int file, const std::string& path) {
       "durable there; use a directory on ext4, XFS or Btrfs"));
 }
 
-absl::Status WriteWhole(const std::string& path, absl::string_view text) {
-  const OwnedFd file(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.valid()) return WriteError(errno, absl::StrCat("making ", path));
-  while (!text.empty()) {
-    const ssize_t wrote = write(file.get(), text.data(), text.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return WriteError(wrote < 0 ? errno : EIO, absl::StrCat("writing ", path));
-    text.remove_prefix(static_cast<size_t>(wrote));
-  }
-  return Flush(file.get(), path);
-}
-
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  const OwnedFd file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  struct stat status;
-  if (!file.valid() || fstat(file.get(), &status) != 0) {
-    return absl::DataLossError(absl::StrCat(path, " cannot be opened: ", ErrnoName(errno)));
-  }
-  if (!S_ISREG(status.st_mode) || status.st_size > kMostBytes) {
-    return absl::DataLossError(absl::StrCat(path, " is no snapshot"));
-  }
-  std::string text(static_cast<size_t>(status.st_size), '\0');
-  size_t end = 0;
-  while (end < text.size()) {
-    const ssize_t got = read(file.get(), &text[end], text.size() - end);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      return absl::DataLossError(
-          absl::StrCat(path, " cannot be read: ", ErrnoName(got < 0 ? errno : EIO)));
-    }
-    end += static_cast<size_t>(got);
-  }
-  return text;
-}
-
 // What follows the prefix in the names of the files that have it.
 std::vector<std::string> NamesWith(const std::string& path, absl::string_view prefix) {
   std::vector<std::string> rests;
@@ -146,22 +107,13 @@ absl::Status SaveSnapshotFile(const std::vector<std::string>& directories, JobId
   }
   for (const size_t i : changed) MEMTIDE_RETURN_IF_ERROR(FlushDirectory(directories[i]));
   // The data is there before what names it.
-  const std::string path = SnapshotPath(directories.front(), job);
-  const std::string new_path = absl::StrCat(path, kNewSuffix);
-  MEMTIDE_RETURN_IF_ERROR(WriteWhole(new_path, text));
-  if (rename(new_path.c_str(), path.c_str()) != 0) {
-    return WriteError(errno, absl::StrCat("renaming ", new_path));
-  }
-  const absl::Status flushed = FlushDirectory(directories.front());
-  if (flushed.ok()) return flushed;
-  return absl::UnknownError(
-      absl::StrCat("which snapshot is there is not known: ", flushed.message()));
+  return ReplaceFile(directories.front(), SnapshotName(job), text);
 }
 
 absl::Status RemoveSnapshotFile(const std::vector<std::string>& directories, JobId job,
                                 const std::vector<StoreId>& stores) {
-  const std::string path = SnapshotPath(directories.front(), job);
-  MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(path, kNewSuffix)));
+  const std::string path = absl::StrCat(directories.front(), "/", SnapshotName(job));
+  MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(path, kNextSuffix)));
   MEMTIDE_RETURN_IF_ERROR(Remove(path));
   MEMTIDE_RETURN_IF_ERROR(FlushDirectory(directories.front()));
   for (const StoreId store : stores) {
@@ -178,8 +130,8 @@ std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& dire
   for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
     uint64_t job;
     if (!absl::SimpleAtoi(name, &job)) continue;
-    const std::string path = SnapshotPath(directories.front(), JobId(job));
-    files.push_back({JobId(job), path, ReadWhole(path)});
+    const std::string path = absl::StrCat(directories.front(), "/", SnapshotName(JobId(job)));
+    files.push_back({JobId(job), path, ReadWholeFile(path, kMost)});
   }
   return files;
 }
@@ -205,7 +157,7 @@ absl::Status RemoveLeftSnapshotFiles(const std::vector<std::string>& directories
   }
   if (directories.empty()) return absl::OkStatus();
   for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
-    if (!absl::EndsWith(name, kNewSuffix)) continue;
+    if (!absl::EndsWith(name, kNextSuffix)) continue;
     MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(directories.front(), "/", kSnapshotPrefix, name)));
   }
   return absl::OkStatus();

@@ -95,7 +95,7 @@ TEST_F(SnapshotFilesTest, WhatACrashHasLeftIsRemoved) {
   ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(5),
                                {{StoreId(7), {saved.get()}}, {StoreId(8), {left.get()}}}, "one")
                   .ok());
-  std::ofstream(a_.path() + "/.memtide-snapshot-9.new") << "half";
+  std::ofstream(a_.path() + "/.memtide-snapshot-9.next") << "half";
   std::ofstream(a_.path() + "/.memtide-writes") << "of others";
   EXPECT_EQ(LoadSnapshotFiles({a_.path()}).size(), 1u);
   EXPECT_TRUE(RemoveLeftSnapshotFiles({a_.path()}, {StoreId(7)}).ok());
@@ -125,7 +125,7 @@ TEST_F(SnapshotFilesTest, AFileSystemWithoutUnnamedFilesIsSaid) {
 // The old snapshot stays where the new one cannot be written: here a directory is in its way.
 TEST_F(SnapshotFilesTest, AFailureLeavesTheLastSnapshot) {
   ASSERT_TRUE(SaveSnapshotFile({a_.path()}, JobId(5), {}, "one").ok());
-  ASSERT_EQ(mkdir((a_.path() + "/.memtide-snapshot-5.new").c_str(), 0700), 0);
+  ASSERT_EQ(mkdir((a_.path() + "/.memtide-snapshot-5.next").c_str(), 0700), 0);
   EXPECT_FALSE(SaveSnapshotFile({a_.path()}, JobId(5), {}, "two").ok());
   EXPECT_EQ(*LoadSnapshotFiles({a_.path()})[0].text, "one");
 }

@@ -25,7 +25,7 @@ ssize_t Move(const Piece& piece) {
 
 ThreadDisk::ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOptions& options,
                        std::string why)
-    : stores_(std::move(stores)), why_(std::move(why)), scheduler_(stores_, options) {
+    : StoredDisk(std::move(stores)), why_(std::move(why)), scheduler_(stores_, options) {
   const size_t lanes = 2 * stores_->drive_count();
   // There is one thread for each full-size piece in flight, because pread and pwrite block.
   const size_t threads = lanes * (options.in_flight / options.piece);
@@ -46,34 +46,6 @@ ThreadDisk::~ThreadDisk() {
 
 std::string ThreadDisk::Describe() const {
   return absl::StrCat("threads (", why_, "), ", stores_->Describe());
-}
-
-absl::Status ThreadDisk::MakeStore(StoreId store, Bytes size) { return stores_->Make(store, size); }
-
-std::vector<DiskDirectory> ThreadDisk::Directories() const { return stores_->Directories(); }
-
-void ThreadDisk::DropStore(StoreId store) { stores_->Drop(store); }
-
-std::vector<int> ThreadDisk::Files(StoreId store) const { return stores_->Files(store); }
-
-absl::Status ThreadDisk::AdoptStore(StoreId store, Bytes size, StripeCounts counts,
-                                    std::vector<OwnedFd> files) {
-  return stores_->Adopt(store, size, counts, std::move(files));
-}
-
-StripeCounts ThreadDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
-
-absl::Status ThreadDisk::SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
-                                      absl::string_view text) {
-  return stores_->SaveSnapshot(job, stores, text);
-}
-
-absl::Status ThreadDisk::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) {
-  return stores_->RemoveSnapshot(job, stores);
-}
-
-absl::Status ThreadDisk::AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) {
-  return stores_->AdoptNamed(store, size, counts);
 }
 
 void ThreadDisk::Expedite(TransferId transfer) {

@@ -15,13 +15,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
-#include "daemon/io/disk.h"
 #include "daemon/io/io_scheduler.h"
-#include "daemon/io/store_table.h"
+#include "daemon/io/stored_disk.h"
 
 namespace memtide {
 
-class ThreadDisk : public Disk {
+class ThreadDisk : public StoredDisk {
  public:
   // Describe shows `why`, the reason for not using io_uring.
   ThreadDisk(std::shared_ptr<StoreTable> stores, const IoSchedulerOptions& options,
@@ -29,17 +28,6 @@ class ThreadDisk : public Disk {
   ~ThreadDisk() override;
 
   std::string Describe() const override;
-  std::vector<DiskDirectory> Directories() const override;
-  absl::Status MakeStore(StoreId store, Bytes size) override;
-  void DropStore(StoreId store) override;
-  std::vector<int> Files(StoreId store) const override;
-  absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
-                          std::vector<OwnedFd> files) override;
-  StripeCounts StripesOf(StoreId store) const override;
-  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
-                            absl::string_view text) override;
-  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override;
-  absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override;
   void AddBuffer(char* memory, Bytes size) override {}
   void RemoveBuffer(char* memory) override {}
   void Start(const DiskTransfer& transfer, Done done) override;
@@ -50,7 +38,6 @@ class ThreadDisk : public Disk {
   // Waits for the next piece. Null when the disk is closing and no piece is left.
   Piece* AwaitPiece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::shared_ptr<StoreTable> stores_;
   const std::string why_;
   Mutex mutex_;
   CondVar changed_;

@@ -258,40 +258,12 @@ absl::StatusOr<std::unique_ptr<UringDisk>> UringDisk::Create(std::shared_ptr<Sto
 }
 
 UringDisk::UringDisk(std::shared_ptr<StoreTable> stores, std::unique_ptr<Ring> ring)
-    : stores_(std::move(stores)), ring_(std::move(ring)) {}
+    : StoredDisk(std::move(stores)), ring_(std::move(ring)) {}
 
 UringDisk::~UringDisk() = default;
 
 std::string UringDisk::Describe() const {
   return absl::StrCat("io_uring, ", ring_->DescribeBuffers(), ", ", stores_->Describe());
-}
-
-absl::Status UringDisk::MakeStore(StoreId store, Bytes size) { return stores_->Make(store, size); }
-
-std::vector<DiskDirectory> UringDisk::Directories() const { return stores_->Directories(); }
-
-void UringDisk::DropStore(StoreId store) { stores_->Drop(store); }
-
-std::vector<int> UringDisk::Files(StoreId store) const { return stores_->Files(store); }
-
-absl::Status UringDisk::AdoptStore(StoreId store, Bytes size, StripeCounts counts,
-                                   std::vector<OwnedFd> files) {
-  return stores_->Adopt(store, size, counts, std::move(files));
-}
-
-StripeCounts UringDisk::StripesOf(StoreId store) const { return stores_->StripesOf(store); }
-
-absl::Status UringDisk::SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
-                                     absl::string_view text) {
-  return stores_->SaveSnapshot(job, stores, text);
-}
-
-absl::Status UringDisk::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) {
-  return stores_->RemoveSnapshot(job, stores);
-}
-
-absl::Status UringDisk::AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) {
-  return stores_->AdoptNamed(store, size, counts);
 }
 
 void UringDisk::Expedite(TransferId transfer) { ring_->Expedite(transfer); }

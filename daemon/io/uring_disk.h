@@ -15,13 +15,12 @@
 #include <memory>
 #include <string>
 
-#include "daemon/io/disk.h"
 #include "daemon/io/io_scheduler.h"
-#include "daemon/io/store_table.h"
+#include "daemon/io/stored_disk.h"
 
 namespace memtide {
 
-class UringDisk : public Disk {
+class UringDisk : public StoredDisk {
  public:
   // UNAVAILABLE if the kernel, or the sandbox of this process, refuses io_uring.
   static absl::StatusOr<std::unique_ptr<UringDisk>> Create(std::shared_ptr<StoreTable> stores,
@@ -29,17 +28,6 @@ class UringDisk : public Disk {
   ~UringDisk() override;
 
   std::string Describe() const override;
-  std::vector<DiskDirectory> Directories() const override;
-  absl::Status MakeStore(StoreId store, Bytes size) override;
-  void DropStore(StoreId store) override;
-  std::vector<int> Files(StoreId store) const override;
-  absl::Status AdoptStore(StoreId store, Bytes size, StripeCounts counts,
-                          std::vector<OwnedFd> files) override;
-  StripeCounts StripesOf(StoreId store) const override;
-  absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
-                            absl::string_view text) override;
-  absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override;
-  absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override;
   void AddBuffer(char* memory, Bytes size) override;
   void RemoveBuffer(char* memory) override;
   void Start(const DiskTransfer& transfer, Done done) override;
@@ -49,7 +37,6 @@ class UringDisk : public Disk {
   class Ring;
   UringDisk(std::shared_ptr<StoreTable> stores, std::unique_ptr<Ring> ring);
 
-  const std::shared_ptr<StoreTable> stores_;
   const std::unique_ptr<Ring> ring_;
 };
 

@@ -60,7 +60,7 @@ TEST_F(WriteCountsTest, WhatIsNoFileOfCountsIsRefused) {
 TEST_F(WriteCountsTest, AnErrorSaysWhere) {
   const absl::Status status = SaveWriteCounts("/nowhere/at/all", WriteCounts());
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_NE(status.message().find("making /nowhere/at/all/.memtide-writes.new: "),
+  EXPECT_NE(status.message().find("making /nowhere/at/all/.memtide-writes.next: "),
             absl::string_view::npos)
       << status;
 }

@@ -76,8 +76,9 @@ class Mover {
   // REQUIRES: the work is valid for these chunks, which are in host regions that were made and not
   // dropped.
   void Start(const StartStep& effect);
-  // A SaveSnapshot, whose snapshot is encoded: of the job, with these stores.
-  void SaveSnapshot(JobId job, uint64_t number, std::vector<StoreId> stores, std::string text);
+  // A SaveSnapshot, of the job with these stores. `encode` returns its text, in a thread of the
+  // Mover, as there may be a million chunks.
+  void SaveSnapshot(JobId job, std::vector<StoreId> stores, std::function<std::string()> encode);
   // Ends without an event; if it fails, the log says why, and the next daemon has the job again.
   void Start(const DropSnapshot& effect);
 

@@ -249,12 +249,11 @@ void Mover::Start(const DropStore& effect) {
 }
 
 // The job's stores are made and dropped in the same queue, and so not meanwhile.
-void Mover::SaveSnapshot(JobId job, uint64_t number, std::vector<StoreId> stores,
-                         std::string text) {
-  const Bytes cost(text.size());
-  stores_.Push(job, std::max(cost, WorkQueue::kLeastCost),
-               [this, job, number, stores = std::move(stores), text = std::move(text)] {
-                 post_(SnapshotSaved{job, number, disk_->SaveSnapshot(job, stores, text)});
+void Mover::SaveSnapshot(JobId job, std::vector<StoreId> stores,
+                         std::function<std::string()> encode) {
+  stores_.Push(job, WorkQueue::kPiece,
+               [this, job, stores = std::move(stores), encode = std::move(encode)] {
+                 post_(SnapshotSaved{job, disk_->SaveSnapshot(job, stores, encode())});
                });
 }
 

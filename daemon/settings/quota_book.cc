@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "daemon/io/whole_file.h"
 #include "daemon/settings/quota_text.h"
-#include "daemon/settings/replace_file.h"
 #include "memtide/v1/config.pb.h"
 
 namespace memtide {
@@ -127,7 +127,10 @@ absl::Status QuotaBook::Write(const Quotas& set) const {
   }
   std::string text;
   google::protobuf::TextFormat::PrintToString(config, &text);
-  return ReplaceFile(directory_, kFile, text);
+  const absl::Status replaced = ReplaceFile(directory_, kFile, text);
+  if (replaced.ok()) return replaced;
+  return absl::UnavailableError(
+      absl::StrCat("the quota cannot be kept, and is not set: ", replaced.message()));
 }
 
 }  // namespace memtide

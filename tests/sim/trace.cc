@@ -214,7 +214,7 @@ struct EventText {
     return text;
   }
   std::string operator()(const SnapshotSaved& e) const {
-    return StrCat("SnapshotSaved ", e.snapshot, " job ", e.job.value(), " ", Code(e.status));
+    return StrCat("SnapshotSaved job ", e.job.value(), " ", Code(e.status));
   }
   std::string operator()(const StepDone& e) const {
     return StrCat("StepDone ", e.step.value(), " ", Code(e.status));
@@ -337,7 +337,7 @@ struct EffectText {
     return StrCat("WritesWait uid ", e.uid, e.drive ? StrCat(" drive ", *e.drive) : "");
   }
   std::string operator()(const SaveSnapshot& e) const {
-    return StrCat("SaveSnapshot ", e.number, Text(e.snapshot.job));
+    return StrCat("SaveSnapshot", Text(e.snapshot.job));
   }
   std::string operator()(const DropSnapshot& e) const {
     return StrCat("DropSnapshot job ", e.job.value());

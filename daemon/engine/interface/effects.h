@@ -313,12 +313,11 @@ struct DropStore {
   JobId job = JobId();
 };
 // Puts what was written to the job's stores on stable storage, and then the snapshot, in place of
-// the job's last one: whole or not at all, whatever ends meanwhile.
+// the job's last one: whole or not at all, whatever ends meanwhile. One at a time of each job.
 struct SaveSnapshot {
-  uint64_t number = 0;
   Snapshot snapshot;
 };
-// The job ends, or is not durable any more. Comes before its stores are dropped.
+// The job ends. Comes before its stores are dropped.
 struct DropSnapshot {
   JobId job;
   std::vector<StoreId> stores;  // All of the job.

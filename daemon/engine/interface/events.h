@@ -311,11 +311,10 @@ struct StoreDropped {
   StoreId store;
 };
 
-// The job's snapshot of that number is on stable storage, in place of the last one. Not OK: the
-// last one is. UNKNOWN: one of them is.
+// The job's snapshot is on stable storage, in place of the last one. Not OK: the last one is.
+// UNKNOWN: one of them is.
 struct SnapshotSaved {
   JobId job;
-  uint64_t snapshot = 0;
   absl::Status status;
 };
 

@@ -71,7 +71,6 @@ void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
 
 void EngineState::BeginSaving(Job& job) {
   job.snapshots.saving.emplace();
-  job.snapshots.saving->number = next_snapshot_++;
   SaveWhenWritten(job);
 }
 
@@ -89,7 +88,7 @@ void EngineState::SaveWhenWritten(Job& job) {
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
   saving.step = job.committed_step;
-  SaveSnapshot save{saving.number, {RecordOf(job), {}}};
+  SaveSnapshot save{{RecordOf(job), {}}};
   save.snapshot.job.regions.clear();
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk || !chunks_[index].live() || chunks_[index].transient) continue;
@@ -152,7 +151,7 @@ void EngineState::On(const SnapshotSaved& event) {
   if (found == jobs_.end()) return;
   Job& job = *found->second;
   JobSnapshots& snapshots = job.snapshots;
-  if (!snapshots.saving.has_value() || snapshots.saving->number != event.snapshot) return;
+  if (!snapshots.saving.has_value()) return;  // The job ends.
   std::vector<SlotNumber>& slots = snapshots.saving->slots;
   if (event.status.ok()) {
     snapshots.saved_step = snapshots.saving->step;

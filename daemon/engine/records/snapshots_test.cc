@@ -119,6 +119,15 @@ INSTANTIATE_TEST_SUITE_P(Nodes, SnapshotsTest,
                                          Case{"ShortOfMemory", Squeezed()}),
                          [](const auto& info) { return info.param.name; });
 
+// The power is cut, and the job is found at that step, with its state.
+void ExpectAfterPowerCut(DurableNode& node, StepTraining& training, uint32_t torn, uint64_t step) {
+  EXPECT_TRUE(node.PowerCut(torn).empty());
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 1, &opened));
+  EXPECT_EQ(opened.committed_step, step);
+  EXPECT_EQ(training.Read(), Expected(SmallHost())[step]);
+}
+
 // Steps 1 and 2 of a durable job. Returns the commit of the second one, which waits for its
 // snapshot.
 CallId CommitUntilItSaves(DurableNode& node, StepTraining& training) {
@@ -133,7 +142,6 @@ CallId CommitUntilItSaves(DurableNode& node, StepTraining& training) {
 }
 
 TEST(SnapshotsOfOneJobTest, AFailureIsTheAnswerOfTheCommitWhichMayBeCalledAgain) {
-  const std::vector<State> expected = Expected(SmallHost());
   DurableNode node(SmallHost());
   StepTraining training(&node, node.OpenDurable("job", 1));
   const CallId commit = CommitUntilItSaves(node, training);
@@ -146,11 +154,7 @@ TEST(SnapshotsOfOneJobTest, AFailureIsTheAnswerOfTheCommitWhichMayBeCalledAgain)
   EXPECT_FALSE(node.Answered(again));
   node.FinishUntilAnswered(again);
   EXPECT_TRUE(node.ReplyTo(again).status.ok());
-  node.PowerCut(0);
-  OpenReply opened;
-  training.GoOnIn(node.OpenDurable("job", 1, &opened));
-  EXPECT_EQ(opened.committed_step, 2u);
-  EXPECT_EQ(training.Read(), expected[2]);
+  ExpectAfterPowerCut(node, training, 0, 2);
 }
 
 // A failed save, and then writes of the script until its chunks have left for SSD again.
@@ -167,30 +171,20 @@ void FailAndGoOn(DurableNode& node, StepTraining& training, const absl::Status& 
 }
 
 TEST(SnapshotsOfOneJobTest, AFailureLeavesTheLastSnapshotAsItWas) {
-  const std::vector<State> expected = Expected(SmallHost());
   for (const absl::Status& failure : {absl::InternalError("EIO"), absl::UnknownError("EIO")}) {
     DurableNode node(SmallHost());
     StepTraining training(&node, node.OpenDurable("job", 1));
     FailAndGoOn(node, training, failure);
-    node.PowerCut(1);
-    OpenReply opened;
-    training.GoOnIn(node.OpenDurable("job", 1, &opened));
-    EXPECT_EQ(opened.committed_step, 1u);
-    EXPECT_EQ(training.Read(), expected[1]);
+    ExpectAfterPowerCut(node, training, 1, 1);
   }
 }
 
 TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereStaysAsItWas) {
-  const std::vector<State> expected = Expected(SmallHost());
   DurableNode node(SmallHost());
   StepTraining training(&node, node.OpenDurable("job", 1));
   node.saves_although_it_fails_ = true;
   FailAndGoOn(node, training, absl::UnknownError("the directory was not flushed"));
-  node.PowerCut(1);
-  OpenReply opened;
-  training.GoOnIn(node.OpenDurable("job", 1, &opened));
-  EXPECT_EQ(opened.committed_step, 2u);
-  EXPECT_EQ(training.Read(), expected[2]);
+  ExpectAfterPowerCut(node, training, 1, 2);
 }
 
 // A drive that has failed a flush may have lost what was written, and take the next flush.
@@ -313,7 +307,6 @@ TEST(SnapshotsOfOneJobTest, AJobHasASecondSlotForEachChunk) {
 }
 
 TEST(SnapshotsOfOneJobTest, AJobThatDoesNotFitStaysForALaterDaemon) {
-  const std::vector<State> expected = Expected(SmallHost());
   DurableNode node(SmallHost());
   StepTraining training(&node, node.OpenDurable("job", 1));
   training.Step(1);
@@ -324,11 +317,7 @@ TEST(SnapshotsOfOneJobTest, AJobThatDoesNotFitStaysForALaterDaemon) {
   EXPECT_TRUE(lost[0].is_saved);
   EXPECT_EQ(node.memory_segments(), 0u);
   EXPECT_EQ(node.saved().size(), 1u);
-  EXPECT_TRUE(node.PowerCut(0).empty());
-  OpenReply opened;
-  training.GoOnIn(node.OpenDurable("job", 1, &opened));
-  EXPECT_EQ(opened.committed_step, 1u);
-  EXPECT_EQ(training.Read(), expected[1]);
+  ExpectAfterPowerCut(node, training, 0, 1);
 }
 
 // Two jobs that have the same chunks: one of them was not restored for a while.

@@ -75,7 +75,8 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
   }
   if (event.durable_every > 0 && !job.is_durable()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job \"", job.name, "\" is not durable, and has no room for it: end it first"));
+        "job \"", job.name,
+        "\" is not durable, and has no room for it: end it first (`memtide admin end`)"));
   }
   for (const SessionId id : job.sessions) {
     if (job.ranks == 0 || sessions_.Find(id)->rank != event.rank) continue;

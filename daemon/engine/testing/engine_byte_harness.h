@@ -72,7 +72,7 @@ class EngineByteHarness {
       Post(done);
     } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
       if (status.ok() || saves_although_it_fails_) Save(*save);
-      Post(SnapshotSaved{save->snapshot.job.job, save->number, std::move(status)});
+      Post(SnapshotSaved{save->snapshot.job.job, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
     } else if (const auto* fill = std::get_if<PopulateSlot>(&effect)) {
