@@ -23,7 +23,7 @@ constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
 constexpr char kStorePrefix[] = ".memtide-store-";
 constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
 // As much as one protobuf message may have.
-constexpr Bytes kMost = GiB(2) - Bytes(1);
+constexpr Bytes kMost((uint64_t{1} << 31) - 1);
 
 std::string SnapshotName(JobId job) { return absl::StrCat(kSnapshotPrefix, job.value()); }
 

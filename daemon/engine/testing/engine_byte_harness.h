@@ -19,6 +19,7 @@
 #include "base/content_sums.h"
 #include "base/content_work.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/testing/stable_storage.h"
 #include "daemon/optimizer/work.h"
 #include "gtest/gtest.h"
 
@@ -71,7 +72,7 @@ class EngineByteHarness {
       }
       Post(done);
     } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
-      if (status.ok() || saves_although_it_fails_) Save(*save);
+      if (status.ok() || saves_although_it_fails_) stable_.Save(save->snapshot);
       Post(SnapshotSaved{save->snapshot.job.job, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
@@ -161,61 +162,52 @@ class EngineByteHarness {
     Restore restore;
     for (const auto& [id, job] : jobs_) restore.job_records.push_back(job);
     for (const auto& [place, chunk] : chunks_) restore.chunk_records.push_back(chunk);
-    for (const auto& [id, saved] : saved_) restore.snapshots.push_back(saved);
+    for (const auto& [id, saved] : stable_.saved()) restore.snapshots.push_back(saved);
     Post(restore);
     return lost_;
   }
 
   // The machine loses its power, and another daemon restores what is on stable storage: the
-  // snapshots, and of their stores what was there when they were saved. Each later write, and each
-  // that is in flight, is there, or rubbish, or not, by the digits of `torn` in base 3, over and
-  // over. The last digit is for a snapshot that is being saved: it is there, or only the writes
-  // are, or neither.
+  // snapshots, and what was there of their stores. The digits of `torn` in base 3, over and over,
+  // are the fates of each write that was not flushed, or was in flight; the last digit says what is
+  // there of a snapshot that was being saved.
   std::vector<JobLost> PowerCut(uint32_t torn) { return PowerCut(torn, options_); }
   std::vector<JobLost> PowerCut(uint32_t torn, const EngineOptions& next) {
-    std::vector<uint32_t> digits;
-    do {
-      digits.push_back(torn % 3);
-    } while ((torn /= 3) > 0);
-    size_t used = 0;
-    const uint32_t of_save = digits[used++];
+    const auto part = static_cast<StableStorage::SavedPart>(torn % 3);
+    std::vector<StableStorage::Fate> fates;
+    for (; torn > 0 || fates.empty(); torn /= 3) {
+      fates.push_back(static_cast<StableStorage::Fate>(torn % 3));
+    }
     for (const Effect& effect : std::exchange(in_flight_, {})) {
+      if (const auto* save = std::get_if<SaveSnapshot>(&effect))
+        stable_.SavePart(save->snapshot, part);
       const auto* const transfer = std::get_if<StartTransfer>(&effect);
-      const auto* const save = std::get_if<SaveSnapshot>(&effect);
-      if (save != nullptr && of_save != 0) {
-        FlushWrites();
-        if (of_save == 2) saved_[save->snapshot.job.job] = save->snapshot;
-      }
       if (transfer == nullptr || transfer->kind != StartTransfer::Kind::kHostToSsd) continue;
-      unflushed_.emplace_back(transfer->store, std::string(At(transfer->from), kChunk.count()));
+      stable_.Write(transfer->store, std::string(At(transfer->from), kChunk.count()));
     }
-    for (const auto& [place, bytes] : std::exchange(unflushed_, {})) {
-      const uint32_t fate = digits[used++ % digits.size()];
-      if (fate == 0) continue;
-      char* const to = StableBytes(place);
-      fate == 1 ? std::memcpy(to, bytes.data(), bytes.size()) : std::memset(to, 0xEE, bytes.size());
-    }
+    stable_.EndWrites(fates);
     regions_.clear();
     device_regions_.clear();
     jobs_.clear();
     chunks_.clear();
     stores_.clear();
     Restore restore;
-    for (const auto& [id, saved] : saved_) {
+    for (const auto& [id, saved] : stable_.saved()) {
       restore.snapshots.push_back(saved);
       for (size_t i = 0; i < saved.job.stores.size(); ++i) {
-        const StoreId store = saved.job.stores[i];
-        const Bytes size = SizeOfSegment(saved.job, Tier::kSsd, i);
-        stores_[store] = Zeros(size);
-        std::memcpy(stores_[store].get(), stable_.at(store).get(), size.count());
+        stores_[saved.job.stores[i]] = Zeros(SizeOfSegment(saved.job, Tier::kSsd, i));
       }
+    }
+    for (const auto& [place, bytes] : stable_.contents()) {
+      if (stores_.count(place.first) == 0) continue;
+      std::memcpy(At(StorePlace{place.first, Bytes(place.second)}), bytes.data(), bytes.size());
     }
     lost_.clear();
     engine_ = std::make_unique<Engine>(next);
     Post(restore);
     return lost_;
   }
-  const std::map<JobId, Snapshot>& saved() const { return saved_; }
+  const std::map<JobId, Snapshot>& saved() const { return stable_.saved(); }
   // Whether the oldest of what is in flight is a snapshot that is being saved.
   bool SavesNow() const {
     return !in_flight_.empty() && std::holds_alternative<SaveSnapshot>(in_flight_.front());
@@ -323,7 +315,7 @@ class EngineByteHarness {
   bool elastic_ = false;           // For the jobs that Open() opens.
   bool plant_collisions_ = false;  // All contents have one digest.
   bool saves_although_it_fails_ = false;
-  bool keeps_unflushed_ = false;  // For PowerCut(): what is written to stores that are made now.
+  bool keeps_unflushed_ = false;  // For PowerCut().
 
  private:
   char* Lease(SessionId session, ChunkId chunk, Access access) {
@@ -343,21 +335,9 @@ class EngineByteHarness {
     } else {
       std::memcpy(to, from, transfer.size.count());
     }
-    if (transfer.kind == Kind::kHostToSsd && stable_.count(transfer.store.store) > 0) {
-      unflushed_.emplace_back(transfer.store, std::string(to, transfer.size.count()));
+    if (transfer.kind == Kind::kHostToSsd && keeps_unflushed_) {
+      stable_.Write(transfer.store, std::string(to, transfer.size.count()));
     }
-  }
-  char* StableBytes(const StorePlace& place) {
-    return stable_.at(place.store).get() + place.offset.count();
-  }
-  void FlushWrites() {
-    for (const auto& [place, bytes] : std::exchange(unflushed_, {})) {
-      std::memcpy(StableBytes(place), bytes.data(), bytes.size());
-    }
-  }
-  void Save(const SaveSnapshot& save) {
-    FlushWrites();
-    saved_[save.snapshot.job.job] = save.snapshot;
   }
   void Spoil(const StartStep& step, const optimizer::Piece& piece) {
     std::memset(At(step.chunks[piece.new_parameter.chunk]), 0xEE, kChunk.count());
@@ -397,7 +377,6 @@ class EngineByteHarness {
     } else if (auto* store = std::get_if<MakeStore>(&effect)) {
       stores_[store->store] = Zeros(store->size);
       if (store->persistent) persistent_.insert(store->store.value());
-      if (keeps_unflushed_) stable_[store->store] = Zeros(store->size);
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
       regions_.erase(drop->region);
@@ -405,10 +384,7 @@ class EngineByteHarness {
       Post(RegionDropped{drop->region});
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
       stores_.erase(drop->store);
-      unflushed_.erase(
-          std::remove_if(unflushed_.begin(), unflushed_.end(),
-                         [drop](const auto& write) { return write.first.store == drop->store; }),
-          unflushed_.end());
+      stable_.Drop(drop->store);
       Post(StoreDropped{drop->store});
     } else if (auto* send = std::get_if<SendRegion>(&effect)) {
       sent_.insert({send->session, send->region});
@@ -419,7 +395,7 @@ class EngineByteHarness {
     } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
       bad_copies_.push_back(*bad);
     } else if (auto* drop = std::get_if<DropSnapshot>(&effect)) {
-      saved_.erase(drop->job);
+      stable_.Remove(drop->job);
     } else if (auto* record = std::get_if<Record>(&effect)) {
       Keep(*record);
     } else if (auto* empty = std::get_if<ReleaseSlot>(&effect)) {
@@ -458,10 +434,7 @@ class EngineByteHarness {
   std::map<StoreId, Memory> stores_;
   // Transfers, steps, snapshots, and releases and populations of slots.
   std::deque<Effect> in_flight_;
-  // What is on stable storage, and later writes, oldest first.
-  std::map<StoreId, Memory> stable_;
-  std::deque<std::pair<StorePlace, std::string>> unflushed_;
-  std::map<JobId, Snapshot> saved_;
+  StableStorage stable_;
   uint32_t durable_every_ = 0;
   int advances_ = 0, emptied_ = 0;
   std::map<CallId, Reply> replies_;

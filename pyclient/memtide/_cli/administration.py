@@ -33,6 +33,9 @@ def list_jobs(socket_dir: Path) -> None:
     for name in ("job", "user", "name", "state", "device", "host", "ssd", "age", "quota"):
         numbers = ("job", "device", "host", "ssd", "age")
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    some_durable = any(job.durable_every for job in node.jobs)
+    if some_durable:
+        table.add_column("durable to", no_wrap=True)
     table.add_column("processes", overflow="fold")
     for job in node.jobs:
         table.add_row(
@@ -43,6 +46,7 @@ def list_jobs(socket_dir: Path) -> None:
             *(format_size(size) for size in job.bytes_by_tier.values()),
             _time(job.age_s),
             plain(_quota_of(job, node)),
+            *([_durable(job)] if some_durable else []),
             ", ".join(_processes(job, node)),
         )
     if not node.jobs:
@@ -56,8 +60,11 @@ def list_jobs(socket_dir: Path) -> None:
 
 
 def _state(job: Job) -> str:
-    state = f"lingers for {_time(job.lingers_for_s)}" if job.state == "lingering" else job.state
-    return f"{state}, durable to step {job.durable_step}" if job.durable_every else state
+    return f"lingers for {_time(job.lingers_for_s)}" if job.state == "lingering" else job.state
+
+
+def _durable(job: Job) -> str:
+    return f"step {job.durable_step}" if job.durable_every else "-"
 
 
 def _processes(job: Job, node: Node) -> list[str]:
