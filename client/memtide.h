@@ -112,7 +112,7 @@ typedef struct memtide_options {
                          NULL or "": the one with most free memory */
   uint32_t durable_every; /* each step that is a multiple of it is on stable storage before its
                              commit returns, so that the job outlives the machine. Needs job_name,
-                             time_to_live_s and an SSD pool; not for ranks. 0: none is */
+                             time_to_live_s and an SSD pool. 0: none is */
 } memtide_options;
 
 typedef struct memtide_properties {

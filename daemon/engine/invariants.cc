@@ -205,7 +205,7 @@ void EngineState::CheckJob(const Job& job) const {
   }
   const JobSnapshots& snapshots = job.snapshots;
   MEMTIDE_CHECK(job.is_durable() || (snapshots.slots.empty() && !snapshots.saving.has_value()));
-  MEMTIDE_CHECK(!snapshots.commit.has_value() || snapshots.saving.has_value())
+  MEMTIDE_CHECK(snapshots.commits.empty() || snapshots.saving.has_value())
       << "a commit waits for no snapshot";
   MEMTIDE_CHECK(!snapshots.saving.has_value() || snapshots.saving->is_started ||
                 !snapshots.saving->unwritten.empty())

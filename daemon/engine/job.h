@@ -79,7 +79,7 @@ struct KeptRank {
 // What a durable job has on stable storage, and what is on its way there (records/snapshots.cc).
 struct JobSnapshots {
   struct Saving {
-    uint64_t step = 0;  // The last one that it has.
+    std::vector<uint64_t> steps;  // The last ones that it has, as CommittedSteps().
     // Chunks that are to be written to SSD first.
     std::set<ChunkIndex> unwritten;
     bool is_started = false;        // The SaveSnapshot is emitted.
@@ -88,16 +88,22 @@ struct JobSnapshots {
   struct WaitingCommit {
     CallId call;
     SessionId session;
+    uint32_t rank = 0;
     uint64_t step = 0;
     Instant deadline;
   };
 
-  uint32_t every = 0;       // As in OpenCall. Zero: the job is not durable.
-  uint64_t saved_step = 0;  // That of the last snapshot.
+  uint32_t every = 0;                 // As in OpenCall. Zero: the job is not durable.
+  std::vector<uint64_t> saved_steps;  // Those of the last snapshot; empty: there is none.
   // The slots of SSD that snapshots on stable storage may name, in quarantine once for each.
   std::vector<SlotNumber> slots;
   absl::optional<Saving> saving;
-  absl::optional<WaitingCommit> commit;  // It waits for `saving`.
+  std::vector<WaitingCommit> commits;  // They wait for `saving`.
+
+  // The last step of the rank that is on stable storage; of a job without ranks, of rank 0.
+  uint64_t SavedStep(uint32_t rank) const {
+    return rank < saved_steps.size() ? saved_steps[rank] : 0;
+  }
 };
 
 struct Job {
@@ -171,6 +177,13 @@ struct Job {
   bool shares_contents() const { return ranks > 1; }
   // Whether a session finds what the session that was its rank before has left.
   bool keeps_ranks() const { return ranks > 1 && time_to_live > Duration(0); }
+  // The last step of each rank that is kept; of another job, its own.
+  std::vector<uint64_t> CommittedSteps() const {
+    if (!keeps_ranks()) return {committed_step};
+    std::vector<uint64_t> steps;
+    for (const KeptRank& rank : kept_ranks) steps.push_back(rank.committed_step);
+    return steps;
+  }
   Share& share(Tier t) { return (*shares)[t]; }
   const Share& share(Tier t) const { return (*shares)[t]; }
   // The number of chunks that may be leased at `t`: all slots but those that are claimed. One host

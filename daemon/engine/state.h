@@ -424,6 +424,7 @@ class EngineState {
   bool BeginWrite(ChunkIndex index);
   void StopWaitingForWrite(ChunkIndex index);
   // Tries the writes again that the budgets permit now.
+  void SetBudgets(const std::vector<Quota>& quotas);
   void ServeWrites();
   void ReportWait(ChunkIndex index);
   // Whether evictions of the job have waited for a budget since then.
@@ -529,6 +530,7 @@ class EngineState {
   void MarkDirty(const Job& job);
   // Inserts the record before the other effects of the event, which start at `before`.
   void EmitRecord(size_t before);
+  bool IsRecorded(ChunkIndex index) const;
   JobRecord RecordOf(const Job& job) const;
   ChunkRecord RecordOf(ChunkIndex index) const;
   void On(const Restore& event);
@@ -546,6 +548,7 @@ class EngineState {
   absl::Status CheckDurable(const OpenCall& event) const;
   void SetDurable(Job& job, uint32_t every);
   void AnswerCommit(Job& job, const CommitCall& event);
+  void SaveLastSteps(Job& job);
   void BeginSaving(Job& job);
   void SaveWhenWritten(Job& job);
   void WriteForSnapshot(ChunkIndex index);
@@ -554,7 +557,7 @@ class EngineState {
   static std::string NotDurable(uint64_t step, const absl::Status& why);
   static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
   void DistrustStores(Job& job);
-  void EndWaitForSnapshot(Job& job, SessionId session);
+  void EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why);
   void ExpireWaitForSnapshot(Job& job);
   void EndSnapshots(Job& job);
   static void AdoptSnapshot(Job& job, const Snapshot& snapshot);

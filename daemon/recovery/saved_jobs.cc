@@ -30,13 +30,13 @@ absl::Status Check(const Record& record) {
     return Damaged("it is not of one job");
   }
   const JobRecord& job = record.jobs[0];
-  if (!job.regions.empty() || !job.ranks.empty() || job.durable_every == 0) {
+  if (!job.regions.empty() || job.durable_every == 0) {
     return Damaged("its job cannot be durable");
   }
   std::set<uint64_t> indices;
   for (const ChunkRecord& chunk : record.chunks) {
     const bool is_new = indices.insert(chunk.chunk.value() & 0xFFFFFFFF).second;
-    if (!is_new || chunk.job != job.job || chunk.host.has_value() || !chunk.names.empty()) {
+    if (!is_new || chunk.job != job.job || chunk.host.has_value()) {
       return Damaged(absl::StrCat("its record of chunk ", chunk.chunk.value(), " is impossible"));
     }
   }

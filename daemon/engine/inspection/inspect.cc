@@ -111,7 +111,8 @@ JobInfo EngineState::InfoOf(const Job& job) const {
   for (const Tier tier : kAllTiers) info.bytes[static_cast<int>(tier)] = job.share(tier).bytes();
   info.age = now_ - job.made_at;
   info.durable_every = job.snapshots.every;
-  info.durable_step = job.snapshots.saved_step;
+  const std::vector<uint64_t>& saved = job.snapshots.saved_steps;
+  if (!saved.empty()) info.durable_step = *std::min_element(saved.begin(), saved.end());
   if (job.state() == JobState::kLingering) {
     info.lingers_for = std::max(Duration(0), Duration(job.lingers_until - now_));
   }

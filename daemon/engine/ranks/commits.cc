@@ -153,9 +153,10 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
     Session& session = *sessions_.Find(commit.call.session);
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
-    Answer(commit.call.call);
   }
   ForgetLostResults(job);
+  // A snapshot that the first of them begins has the step of all.
+  for (const WaitingCommit& commit : commits) AnswerCommit(job, commit.call);
 }
 
 // Whether all ids of both entries are committed, so that what the entries hold may be exchanged. It

@@ -58,7 +58,9 @@ void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
 // A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier
 // has no free slot; a segment with more is being made if the share permits.
 absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
-  if (job.share(job.home).slots().free_slots() == 0) {
+  const SlotPool& slots = job.share(job.home).slots();
+  const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
+  if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
     Grow(job, job.home);
     return absl::ResourceExhaustedError(
         absl::StrCat("sessions share the content of chunk ", IdOf(like).value(), ", and the job's ",

@@ -48,10 +48,7 @@ void EngineState::EmitRecord(size_t before) {
   // Chunks are recorded by their index, which the next chunk in the entry has, too: its record
   // replaces that of the freed chunk, unless the next one has none.
   for (const ChunkIndex index : changes.chunks) {
-    // What no id names yet is of no use to the next daemon.
-    const bool lasts = chunks_[index].live() && !chunks_[index].transient &&
-                       !chunks_[index].job->names.IsUnnamed(index);
-    if (lasts) {
+    if (IsRecorded(index)) {
       record.chunks.push_back(RecordOf(index));
     } else {
       record.freed.push_back(index.value());
@@ -60,6 +57,12 @@ void EngineState::EmitRecord(size_t before) {
   // The other effects of the event are already there. The edges carry effects out in order, so that
   // the record must precede them.
   effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
+}
+
+// What no id names yet is of no use to the next daemon.
+bool EngineState::IsRecorded(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
+  return chunk.live() && !chunk.transient && !chunk.job->names.IsUnnamed(index);
 }
 
 JobRecord EngineState::RecordOf(const Job& job) const {
@@ -141,7 +144,10 @@ void EngineState::On(const Restore& event) {
     for (const RankName& name : chunk.names) is_used(name.id);
   }
   for (const Snapshot& snapshot : event.snapshots) {
-    for (const ChunkRecord& chunk : snapshot.chunks) is_used(chunk.chunk);
+    for (const ChunkRecord& chunk : snapshot.chunks) {
+      is_used(chunk.chunk);
+      for (const RankName& name : chunk.names) is_used(name.id);
+    }
   }
   // Ids of freed chunks must not name later ones. Their generations are not recorded, so all
   // entries begin with the largest that is.

@@ -7,9 +7,10 @@
 // are until the next one is: they are in quarantine, and a chunk that is written to SSD again takes
 // another slot. So the job needs a second slot for each chunk (Job::HomeSlotsFor).
 //
-// A snapshot has all that the job holds at one moment, whatever happens beside it. Lost with the
-// machine are gradients and shadow chunks, which the step has used up, what a session is writing,
-// and what chunks had before they were ever written to SSD.
+// A snapshot has all that the job holds at one moment, whatever happens beside it. So it has one
+// step of all ranks, which commit together (kept_ranks.cc). Lost with the machine are gradients and
+// shadow chunks, which the step has used up, what a session is writing, and what chunks had before
+// they were ever written to SSD.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -42,8 +43,6 @@ absl::Status EngineState::CheckDurable(const OpenCall& event) const {
     lacks = "a job with a name";
   } else if (event.time_to_live == Duration(0) && !event.chunk_size.IsZero()) {
     lacks = "a time to live";
-  } else if (event.ranks > 0) {
-    lacks = "a job of a single process, not of ranks";
   } else if (options_.ssd_capacity.IsZero()) {
     lacks = "an SSD pool, which this node has not";
   }
@@ -60,13 +59,19 @@ void EngineState::SetDurable(Job& job, uint32_t every) {
 // Answers the commit of the step now, or when the step is on stable storage.
 void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
   JobSnapshots& snapshots = job.snapshots;
+  const uint32_t rank = job.keeps_ranks() ? sessions_.Find(event.session)->rank : 0;
   const bool is_due = job.is_durable() && event.step % snapshots.every == 0;
-  if (!is_due || snapshots.saved_step >= event.step) return Answer(event.call);
-  if (snapshots.commit.has_value()) {
-    Refuse(snapshots.commit->call, absl::AbortedError("the session has called again"));
-  }
-  snapshots.commit = {event.call, event.session, event.step, now_ + options_.limits.max_wait};
+  if (!is_due || snapshots.SavedStep(rank) >= event.step) return Answer(event.call);
+  EndWaitForSnapshot(job, event.session, absl::AbortedError("the session has called again"));
+  snapshots.commits.push_back(
+      {event.call, event.session, rank, event.step, now_ + options_.limits.max_wait});
   if (!snapshots.saving.has_value()) BeginSaving(job);
+}
+
+// The job has no session any more: the steps after the last durable one are saved, too.
+void EngineState::SaveLastSteps(Job& job) {
+  if (!job.is_durable() || job.snapshots.saving.has_value()) return;
+  if (job.committed_step > 0 && job.snapshots.saved_steps != job.CommittedSteps()) BeginSaving(job);
 }
 
 void EngineState::BeginSaving(Job& job) {
@@ -81,17 +86,17 @@ void EngineState::SaveWhenWritten(Job& job) {
   if (saving.is_started || !saving.unwritten.empty()) return;
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk || chunks_[index].valid_at(Tier::kSsd)) continue;
-    if (!BelongsInSnapshot(chunks_[index])) continue;
+    if (!IsRecorded(index) || !BelongsInSnapshot(chunks_[index])) continue;
     saving.unwritten.insert(index);
     ScheduleChunk(index);
   }
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
-  saving.step = job.committed_step;
+  saving.steps = job.CommittedSteps();
   SaveSnapshot save{{RecordOf(job), {}}};
   save.snapshot.job.regions.clear();
   for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !chunks_[index].live() || chunks_[index].transient) continue;
+    if (index == kNoChunk || !IsRecorded(index)) continue;
     ChunkRecord record = RecordOf(index);
     record.host.reset();
     if (BelongsInSnapshot(chunks_[index])) {
@@ -154,7 +159,7 @@ void EngineState::On(const SnapshotSaved& event) {
   if (!snapshots.saving.has_value()) return;  // The job ends.
   std::vector<SlotNumber>& slots = snapshots.saving->slots;
   if (event.status.ok()) {
-    snapshots.saved_step = snapshots.saving->step;
+    snapshots.saved_steps = std::move(snapshots.saving->steps);
     EndQuarantines(job, snapshots.slots);
     snapshots.slots = std::move(slots);
   } else {
@@ -168,11 +173,17 @@ void EngineState::On(const SnapshotSaved& event) {
     DistrustStores(job);
   }
   snapshots.saving.reset();
-  if (!snapshots.commit.has_value()) return;
-  if (event.status.ok() && snapshots.saved_step < snapshots.commit->step) return BeginSaving(job);
-  const JobSnapshots::WaitingCommit commit = *std::exchange(snapshots.commit, absl::nullopt);
-  if (event.status.ok()) return Answer(commit.call);
-  Refuse(commit.call, absl::Status(event.status.code(), NotDurable(commit.step, event.status)));
+  for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
+    if (!event.status.ok()) {
+      Refuse(commit.call, absl::Status(event.status.code(), NotDurable(commit.step, event.status)));
+    } else if (commit.step <= snapshots.SavedStep(commit.rank)) {
+      Answer(commit.call);
+    } else {
+      snapshots.commits.push_back(std::move(commit));
+    }
+  }
+  if (!snapshots.commits.empty()) return BeginSaving(job);
+  if (event.status.ok() && job.state() == JobState::kLingering) SaveLastSteps(job);
 }
 
 // What was not flushed may be gone although the drive takes the next flush: it is written again
@@ -199,25 +210,34 @@ void EngineState::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots)
   for (const SlotNumber slot : slots) job.share(Tier::kSsd).EndQuarantine(slot);
 }
 
-void EngineState::EndWaitForSnapshot(Job& job, SessionId session) {
-  absl::optional<JobSnapshots::WaitingCommit>& commit = job.snapshots.commit;
-  if (!commit.has_value() || commit->session != session) return;
-  Answer(commit->call, absl::UnavailableError("the session ended"));
-  commit.reset();
+// The session's commit waits no more, if one does.
+void EngineState::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
+  std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
+  const auto found = std::find_if(commits.begin(), commits.end(), [session](const auto& commit) {
+    return commit.session == session;
+  });
+  if (found == commits.end()) return;
+  Refuse(found->call, why);
+  commits.erase(found);
 }
 
 void EngineState::ExpireWaitForSnapshot(Job& job) {
-  absl::optional<JobSnapshots::WaitingCommit>& commit = job.snapshots.commit;
-  if (!commit.has_value() || now_ < commit->deadline) return;
-  if (writes_.WaitingOf(job.id) > 0) {
-    Refuse(commit->call, CallAgain(absl::StrCat("the durable step ", commit->step)));
-  } else {
-    ++counters_.deadlines_exceeded;
-    const absl::Status late = absl::DeadlineExceededError(
-        absl::StrCat("the SSD was too slow; ", job.last_error.message()));
-    Refuse(commit->call, absl::Status(late.code(), NotDurable(commit->step, late)));
+  std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
+  for (size_t i = 0; i < commits.size();) {
+    const JobSnapshots::WaitingCommit commit = commits[i];
+    if (now_ < commit.deadline) {
+      ++i;
+      continue;
+    }
+    absl::Status why = CallAgain(absl::StrCat("the durable step ", commit.step));
+    if (writes_.WaitingOf(job.id) == 0) {
+      ++counters_.deadlines_exceeded;
+      const absl::Status late = absl::DeadlineExceededError(
+          absl::StrCat("the SSD was too slow; ", job.last_error.message()));
+      why = absl::Status(late.code(), NotDurable(commit.step, late));
+    }
+    EndWaitForSnapshot(job, commit.session, why);
   }
-  commit.reset();
 }
 
 // The job ends, and what it has on stable storage with it.
@@ -237,7 +257,11 @@ void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
   Share& ssd = job.share(Tier::kSsd);
   if (!ssd.exists()) return;
   job.snapshots.every = snapshot.job.durable_every;
-  job.snapshots.saved_step = snapshot.job.committed_step;
+  job.snapshots.saved_steps = {snapshot.job.committed_step};
+  if (!snapshot.job.ranks.empty()) job.snapshots.saved_steps.clear();
+  for (const RankRecord& rank : snapshot.job.ranks) {
+    job.snapshots.saved_steps.push_back(rank.committed_step);
+  }
   for (const ChunkRecord& chunk : snapshot.chunks) {
     if (!chunk.ssd.has_value() || !chunk.ssd->valid) continue;
     if (chunk.ssd->slot >= ssd.slots().numbers()) continue;

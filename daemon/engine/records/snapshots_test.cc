@@ -229,6 +229,42 @@ TEST(SnapshotsOfOneJobTest, ASessionThatEndsWaitsNoMoreAndItsStepIsSaved) {
   EXPECT_EQ(node.saved().begin()->second.job.committed_step, 2u);
 }
 
+TEST(SnapshotsOfOneJobTest, TheStepsAfterTheLastDurableOneAreSavedWhenTheScriptEnds) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 2);
+  StepTraining training(&node, session);
+  training.Step(1);
+  node.Post(CloseCall{node.Call(), session});
+  for (int i = 0; i < 100; ++i) node.Advance();
+  ExpectAfterPowerCut(node, training, 1, 1);
+}
+
+// The snapshot that is being saved when the script ends has the step before the last one.
+TEST(SnapshotsOfOneJobTest, AStepThatIsCommittedWhileAnotherIsSavedIsSavedAtTheEnd) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 2);
+  StepTraining training(&node, session);
+  const CallId commit = CommitUntilItSaves(node, training);
+  node.Post(CommitCall{node.Call(), session, 3});
+  node.Post(ClientGone{session});
+  EXPECT_EQ(node.ReplyTo(commit).status.code(), absl::StatusCode::kUnavailable);
+  for (int i = 0; i < 100; ++i) node.Advance();
+  EXPECT_EQ(node.saved().begin()->second.job.committed_step, 3u);
+}
+
+TEST(SnapshotsOfOneJobTest, AFailedSnapshotAtTheEndIsNotTriedForEver) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 2);
+  StepTraining training(&node, session);
+  training.Step(1);
+  node.Post(CloseCall{node.Call(), session});
+  for (int i = 0; i < 100 && !node.SavesNow(); ++i) node.Advance();
+  ASSERT_TRUE(node.SavesNow());
+  node.FinishOne(absl::InternalError("EIO"));
+  for (int i = 0; i < 100; ++i) node.Advance();
+  EXPECT_TRUE(node.saved().empty());
+}
+
 // What the script frees or writes while a commit waits for the drive is not waited for.
 TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor) {
   EngineOptions options = SmallHost();
@@ -366,9 +402,6 @@ TEST(SnapshotsOfOneJobTest, WhatCannotBeDurableIsRefused) {
   no_ssd.ssd_capacity = Bytes(0);
   EXPECT_EQ(why(no_ssd, open).message(),
             "durable_every is 3: to be durable, a job needs an SSD pool, which this node has not");
-  open.ranks = 2;
-  EXPECT_EQ(why(SmallHost(), open).code(), absl::StatusCode::kInvalidArgument);
-  open.ranks = 0;
   open.time_to_live = Duration(0);
   EXPECT_EQ(why(SmallHost(), open).code(), absl::StatusCode::kInvalidArgument);
   open.job_name = "";

@@ -299,7 +299,7 @@ void EngineState::LeaveJob(Session& session) {
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;
-  EndWaitForSnapshot(job, session.id);
+  EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
   const auto unavailable = [&](CallId call) {
     Answer(call, absl::UnavailableError("the session ended"));
@@ -327,7 +327,8 @@ void EngineState::LeaveJob(Session& session) {
     ledger_.SetState(*job.shares, JobState::kLingering);
     job.has_lost_regions = false;
     job.lingers_until = now_ + job.time_to_live;
-    return FreeTransient(job);
+    FreeTransient(job);
+    return SaveLastSteps(job);
   }
   EndJob(job);
 }

@@ -312,7 +312,8 @@ class EngineByteHarness {
   std::vector<Revoke> revokes_;
   std::set<RegionId> read_only_regions_;
   std::set<std::pair<SessionId, RegionId>> sent_;
-  bool elastic_ = false;           // For the jobs that Open() opens.
+  bool elastic_ = false;           // For the jobs that Open() and OpenRank() open.
+  uint32_t durable_every_ = 0;     // As elastic_.
   bool plant_collisions_ = false;  // All contents have one digest.
   bool saves_although_it_fails_ = false;
   bool keeps_unflushed_ = false;  // For PowerCut().
@@ -435,7 +436,6 @@ class EngineByteHarness {
   // Transfers, steps, snapshots, and releases and populations of slots.
   std::deque<Effect> in_flight_;
   StableStorage stable_;
-  uint32_t durable_every_ = 0;
   int advances_ = 0, emptied_ = 0;
   std::map<CallId, Reply> replies_;
   uint64_t last_call_ = 0, last_session_ = 0, last_request_ = 0;

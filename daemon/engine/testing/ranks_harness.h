@@ -89,7 +89,10 @@ class Rank {
 
 class RanksTest : public testing::Test {
  protected:
-  explicit RanksTest(Duration time_to_live = Duration(0)) : options_(Options()), node_(options_) {
+  explicit RanksTest(Duration time_to_live = Duration(0), uint32_t durable_every = 0)
+      : options_(Options()), node_(options_) {
+    node_.durable_every_ = durable_every;
+    node_.keeps_unflushed_ = durable_every > 0;
     for (uint32_t i = 0; i < kRanks; ++i) ranks_.emplace_back(&node_, i, time_to_live);
   }
   // All parts of a step, in which all ranks have the same gradient.
@@ -109,6 +112,7 @@ class RanksTest : public testing::Test {
     std::vector<CallId> commits;
     for (Rank& rank : ranks_) commits.push_back(rank.Commit(step));
     for (const CallId commit : commits) {
+      if (node_.durable_every_ > 0) node_.FinishUntilAnswered(commit);
       ASSERT_TRUE(node_.ReplyTo(commit).status.ok()) << node_.ReplyTo(commit).status;
     }
   }

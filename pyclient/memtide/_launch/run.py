@@ -87,14 +87,10 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         )
     request = options.request
     named = bool(request.job_name)
-    if request.durable_every:
-        raise UsageError(
-            "a durable job is of one process, and a launcher starts several: leave --durable out, "
-            "and write checkpoints (memtide.checkpoint)"
-        )
     flags: dict[str, object] = {
         **_rank_flags(request, launcher.ranks),
         **({"job": request.job_name, "time-to-live": request.time_to_live_s} if named else {}),
+        "durable-every": request.durable_every or None,
         "chunk-size": request.chunk_bytes,
         "stats": options.outputs.stats,
         "tide": options.outputs.tide,

@@ -125,11 +125,40 @@ def test_a_daemon_that_ends_between_the_names_and_the_snapshot(
     assert job.durable_step == 4
 
 
-def test_ranks_are_not_durable(cli: Cli, manager: ServiceManager, tmp_path: Path) -> None:
-    script = tmp_path / "ranks.py"
-    script.write_text("print('started')\n")
-    torchrun = ["torchrun", "--nproc-per-node=2", script]
-    flags = [f"--socket-dir={manager.home}", "--job=one", "--durable"]
-    done = cli.memtide("run", *flags, *torchrun)
-    assert (done.status, done.out) == (2, "")
-    assert "a durable job is of one process" in done.err
+@pytest.mark.parametrize("every", [1, 2])
+def test_ranks_go_on_from_one_step_after_the_machine_ended(
+    every: int, manager: ServiceManager, cli: Cli, tmp_path: Path
+) -> None:
+    script = [SCRIPTS / "resumable_ranks.py", STEPS]
+    torchrun = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+    cli.python("-m", "torch.distributed.run", *torchrun, *script, RESULT=tmp_path / "plain").check()
+    cut = tmp_path / "cut"
+
+    def command(*more: object) -> list[object]:
+        place = [f"--socket-dir={manager.home}", "--job=one", "--chunk-size=2MiB"]
+        return ["run", *place, *more, "torchrun", *torchrun, *script]
+
+    waits = {"WAIT_AT": 3, "WAIT_FOR": tmp_path / "never"}
+    with cli.start_memtide(*command(f"--durable-every={every}"), RESULT=cut, **waits) as ranks:
+        while any(len(losses_of_rank(cut, rank)) < 4 for rank in range(2)):
+            assert ranks.poll() is None, ranks.communicate()
+        manager.kill()
+        ranks.communicate(timeout=PATIENCE_S)
+    manager.forget()
+    manager.start()
+    assert restored_job(manager).durable_step == 3 - 3 % every
+    cli.memtide(*command("--resume"), RESULT=cut).check()
+    for rank in range(2):
+        lines = Path(f"{cut}{rank}").read_text(encoding="utf-8").splitlines()
+        starts = [line for line in lines if line.startswith("start")]
+        assert starts[-1] == f"start {3 - 3 % every}"
+        expected = losses_of_rank(tmp_path / "plain", rank)
+        assert len(expected) == STEPS
+        assert losses_of_rank(cut, rank) == expected
+
+
+def losses_of_rank(result: Path, rank: int) -> set[str]:
+    """The lines of the steps, with a step's loss: one for each step whose loss was always equal."""
+    path = Path(f"{result}{rank}")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {line for line in lines if not line.startswith("start")}
