@@ -37,7 +37,7 @@ from torch.optim import Optimizer
 
 from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import StepOptions
-from memtide._checkpoint.async_snapshot import Snapshots
+from memtide._checkpoint.pending_checkpoints import PendingCheckpoints
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
 from memtide._node.training import Training
@@ -80,7 +80,7 @@ class OffloadedSteps:
         commit = functools.partial(self._commit, None)
         self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
         self._training = training
-        self._snapshots = Snapshots(manager)
+        self._checkpoints = PendingCheckpoints(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._stepping: Optimizer | None = None
         self._release: Callable[[], None] = lambda: None
@@ -138,7 +138,7 @@ class OffloadedSteps:
                 self.speculative.allowed = False
             self._undo_here = Undo()
             if not self._under_pressure():
-                self._snapshots.write_now()
+                self._checkpoints.write_now()
         else:
             self._note_here(optimizer)
 
@@ -181,15 +181,15 @@ class OffloadedSteps:
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
         step, or at once if there is none because this process steps."""
-        self._snapshots.request(checkpoint)
+        self._checkpoints.request(checkpoint)
         if not self.allowed or self.here or not self.steps or not self._under_pressure():
-            self._snapshots.write_now()
+            self._checkpoints.write_now()
 
     def close(self) -> None:
         """Ends what is in flight and frees the shadow chunks."""
         self.speculative.close()
-        self._snapshots.write_now()
-        self._snapshots.wait()
+        self._checkpoints.write_now()
+        self._checkpoints.wait()
         self.calls.close()
         self._shadows.free()
 
@@ -293,7 +293,7 @@ class OffloadedSteps:
         most = self._manager.client.limits.chunks_per_call
         if len(kinds) > most:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
-        self._snapshots.before_step(kinds)
+        self._checkpoints.before_step(kinds)
         try:
             speculative = self.speculative.take(self._stepping)
             copies = copies_of(updates, self._manager.live(), self.calls.geometry)
@@ -306,9 +306,9 @@ class OffloadedSteps:
             self.speculative.forget()
             self._shadows.free()
             raise
-        if self._snapshots.wanted:
+        if self._checkpoints.wanted:
             self._shadows.release_ownership(shadows)
-            self._snapshots.start_writing(shadows)
+            self._checkpoints.start_writing(shadows)
         self.steps += 1
         self._stepped = kinds.keys()
         self.speculative.learn(self._stepping, stepped, kinds, copies)
@@ -324,7 +324,7 @@ class OffloadedSteps:
             return self._shadows.of(kinds)
         except ResourceExhausted:
             self._manager.trim_all()
-            self._snapshots.wait()
+            self._checkpoints.wait()
             return self._shadows.of(kinds)
 
     def _written(self, updates: list[Update]) -> dict[int, Kind]:
@@ -362,7 +362,7 @@ class OffloadedSteps:
             list(shadows),
             list(shadows.values()),
             self.manifest_bytes(stepping),
-            keep_old_content=self._snapshots.wanted and bool(shadows),
+            keep_old_content=self._checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
         )
         self._is_committed |= with_all_ranks
@@ -370,7 +370,7 @@ class OffloadedSteps:
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
         to."""
-        self._snapshots.write_now()
+        self._checkpoints.write_now()
         if self.here:
             return
         self.here = f"{type(optimizer).__name__} steps in the script's thread"

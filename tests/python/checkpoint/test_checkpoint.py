@@ -87,14 +87,14 @@ class Gate:
 
     def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
         """Opens the gate as soon as a thread waits for a checkpoint to be written."""
-        snapshots = runtime.offloaded._snapshots
-        wait = snapshots.wait
+        pending = runtime.offloaded._checkpoints
+        wait = pending.wait
 
         def opening() -> bool:
             self.opened.set()
             return wait()
 
-        monkeypatch.setattr(snapshots, "wait", opening)
+        monkeypatch.setattr(pending, "wait", opening)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
@@ -118,10 +118,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert checkpoint.wait(60)
     assert checkpoint.written_bytes == checkpoint.total_bytes
     assert_holds(checkpoint.path, expected)
-    runtime.offloaded._snapshots.wait()
+    runtime.offloaded._checkpoints.wait()
     assert (
         len(runtime.client.kinds) <= chunks + 2
-    )  # The shadow chunks that held the snapshot are freed.
+    )  # The shadow chunks that held the checkpoint are freed.
 
 
 def test_a_step_that_needs_the_room_waits(

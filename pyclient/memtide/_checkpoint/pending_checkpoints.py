@@ -18,7 +18,7 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide.errors import MemtideError
 
 
-class Snapshots:
+class PendingCheckpoints:
     """The checkpoints of one process. Use its methods from the thread that trains."""
 
     def __init__(self, manager: TensorManager) -> None:
