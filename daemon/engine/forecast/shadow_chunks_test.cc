@@ -69,6 +69,23 @@ TEST_F(ShadowChunksTest, WhatIsReplacedLeavesFirstWhereThatCostsNothing) {
   EXPECT_TRUE(Describe(4).on_host) << "the next forward pass reads it";
 }
 
+// The shadow chunk is empty after the commit, so that nothing replaces what the chunk holds.
+TEST_F(ShadowChunksTest, WhatWasCommittedIsNoFirstVictim) {
+  for (uint64_t step = 1; step <= 3; ++step) Iterate(step);
+  Forward();
+  Backward(4);
+  ASSERT_TRUE(node_.ReplyTo(training_.Commit(4)).status.ok());
+  const auto& all = training_.chunks();
+  const EvictCall evict{node_.Call(), session_, Tier::kSsd, {all[1]}};
+  node_.Post(evict);
+  node_.FinishUntilAnswered(evict.call);
+  // Its copy costs nothing to drop, and host memory has no room for all of these.
+  for (const size_t n : {1u, 0u, 2u, 3u, 7u, 8u, 9u, 10u, 11u, 12u}) {
+    node_.Read(session_, all[n], kElements);
+  }
+  EXPECT_TRUE(Describe(1).on_host) << "the next forward pass reads it";
+}
+
 TEST_F(ShadowChunksTest, ChunksAndTwinsEndInAnyOrder) {
   for (uint64_t step = 1; step <= 3; ++step) Iterate(step);
   Forward();
