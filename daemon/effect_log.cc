@@ -63,12 +63,18 @@ void Log(const BadCopyFound& found) {
 }
 
 void Log(const WritesWait& wait, const std::vector<std::string>& ssd_dirs) {
+  const DailyBudget& budget = wait.budget;
+  const bool is_of_quota = !budget.quota.empty();
+  const std::string whose = budget.drive  ? ssd_dirs[*budget.drive]
+                            : is_of_quota ? budget.quota
+                                          : "the user";
+  const std::string set_by =
+      is_of_quota ? "memtide admin quota set " + budget.quota + " ssd-written-per-day=..."
+                  : std::string(budget.drive ? "--ssd" : "--user-ssd") + "-written-per-day";
   spdlog::warn(
-      "evictions of uid {} to SSD wait: the daily budget {} of {} is used up, and placement is as "
-      "slow "
-      "as it permits (--{}ssd-written-per-day)",
-      wait.uid, wait.drive ? "of " + ssd_dirs[*wait.drive] : "of the user",
-      FormatBytes(wait.per_day), wait.drive ? "" : "user-");
+      "evictions of uid {} to SSD wait: the daily budget of {} of {} is used up, and placement is "
+      "as slow as it permits ({})",
+      wait.uid, whose, FormatBytes(budget.per_day), set_by);
 }
 
 void Log(const Misprediction& misprediction) {

@@ -24,7 +24,6 @@ constexpr std::chrono::seconds kLeastSessionLease{1};
 // chunks.
 constexpr Bytes kMostReserve = GiB(1);
 // The largest chunk takes half of this budget.
-constexpr Bytes kLeastWrittenPerDay(2 * kMaxChunkSize.count());
 // Four fifths of the free space, because a full file system is slow, and its other users fail.
 Bytes DefaultSsdPool(Bytes free) { return Bytes(free.count() / 5 * 4); }
 

@@ -29,6 +29,7 @@ EngineState::EngineState(const EngineOptions& options)
   // Chunks pass through host memory between SSD and the device.
   MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
   ledger_.SetQuotas(options.quotas);
+  writes_.SetQuotas(options.quotas);
 }
 
 void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {

@@ -137,7 +137,8 @@ void AddQuotas(const InspectReply& node, std::vector<MetricFamily>* families) {
   Family uses =
       Gauge("memtide_quota_used_bytes",
             "What the jobs under a quota have, and what is guaranteed to them. lingering: "
-            "what they keep without sessions.");
+            "what they keep without sessions. ssd_written_per_day: what they wrote to SSD in the "
+            "last 24 hours.");
   const auto add = [&](const QuotaUse& use, std::string what, const absl::optional<Bytes>& limit,
                        Bytes used) {
     if (!limit) return;
@@ -152,6 +153,7 @@ void AddQuotas(const InspectReply& node, std::vector<MetricFamily>* families) {
       add(use, std::string(TierName(tier)), use.quota.most.bytes[i], use.bytes[i]);
     }
     add(use, "lingering", use.quota.most.lingering, use.lingering);
+    add(use, "ssd_written_per_day", use.quota.most.written_per_day, use.written_last_day);
   }
   families->push_back(limits.Take());
   families->push_back(uses.Take());

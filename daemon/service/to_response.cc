@@ -174,11 +174,14 @@ void ToProto(const QuotaUse& use, v1::QuotaUse* proto) {
   proto->set_ssd_bytes(of(Tier::kSsd).count());
   proto->set_jobs(use.jobs);
   proto->set_lingering_bytes(use.lingering.count());
+  proto->set_ssd_written_per_day_bytes(use.written_last_day.count());
   compare_tier(Tier::kDevice, "device_bytes");
   compare_tier(Tier::kHost, "host_bytes");
   compare_tier(Tier::kSsd, "ssd_bytes");
   compare(most.jobs && use.jobs > *most.jobs, "jobs");
   compare(most.lingering && use.lingering > *most.lingering, "lingering_bytes");
+  compare(most.written_per_day && use.written_last_day > *most.written_per_day,
+          "ssd_written_per_day_bytes");
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ absl::StatusOr<QuotaBook::Change> QuotaBook::Set(const v1::SetQuotaRequest& requ
   if (wanted.most.jobs) quota.most.jobs = wanted.most.jobs;
   if (wanted.most.lingering) quota.most.lingering = wanted.most.lingering;
   if (wanted.most.time_to_live) quota.most.time_to_live = wanted.most.time_to_live;
+  if (wanted.most.written_per_day) quota.most.written_per_day = wanted.most.written_per_day;
   for (const std::string& field : request.unlimited()) {
     MEMTIDE_RETURN_IF_ERROR(ClearLimit(field, &quota.most));
   }

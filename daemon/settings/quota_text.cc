@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/bytes.h"
 #include "base/status_macros.h"
 
 namespace memtide {
@@ -44,6 +45,16 @@ absl::Status SetSubject(const std::string& subject, const Accounts& accounts, Qu
   return absl::OkStatus();
 }
 
+absl::Status CheckWrites(const v1::Quota& proto) {
+  const Bytes per_day(proto.ssd_written_per_day_bytes());
+  if (!proto.has_ssd_written_per_day_bytes() || per_day >= kLeastWrittenPerDay) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ssd_written_per_day_bytes: ", FormatBytes(per_day), "; at least ",
+      FormatBytes(kLeastWrittenPerDay), ", as the largest chunk could else not be written"));
+}
+
 template <typename T>
 absl::optional<T> If(bool has, T value) {
   return has ? absl::make_optional(value) : absl::nullopt;
@@ -54,6 +65,7 @@ absl::optional<T> If(bool has, T value) {
 absl::StatusOr<Quota> ToQuota(const v1::Quota& proto, const Accounts& accounts) {
   Quota quota;
   MEMTIDE_RETURN_IF_ERROR(SetSubject(proto.subject(), accounts, &quota));
+  MEMTIDE_RETURN_IF_ERROR(CheckWrites(proto));
   Limited& most = quota.most;
   most.bytes[static_cast<int>(Tier::kDevice)] =
       If(proto.has_device_bytes(), Bytes(proto.device_bytes()));
@@ -63,6 +75,8 @@ absl::StatusOr<Quota> ToQuota(const v1::Quota& proto, const Accounts& accounts) 
   most.lingering = If(proto.has_lingering_bytes(), Bytes(proto.lingering_bytes()));
   most.time_to_live =
       If(proto.has_lingering_seconds(), Duration(std::chrono::seconds(proto.lingering_seconds())));
+  most.written_per_day =
+      If(proto.has_ssd_written_per_day_bytes(), Bytes(proto.ssd_written_per_day_bytes()));
   return quota;
 }
 
@@ -85,6 +99,7 @@ v1::Quota ToProto(const Quota& quota) {
     proto.set_lingering_seconds(static_cast<uint32_t>(
         std::chrono::duration_cast<std::chrono::seconds>(*most.time_to_live).count()));
   }
+  if (most.written_per_day) proto.set_ssd_written_per_day_bytes(most.written_per_day->count());
   return proto;
 }
 
@@ -101,6 +116,8 @@ absl::Status ClearLimit(const std::string& field, Limited* most) {
     most->lingering.reset();
   } else if (field == "lingering_seconds") {
     most->time_to_live.reset();
+  } else if (field == "ssd_written_per_day_bytes") {
+    most->written_per_day.reset();
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("unlimited: \"", field.substr(0, kLongestName), "\" is no limit of a quota"));
@@ -112,7 +129,7 @@ bool IsUnlimited(const Limited& most) {
   for (const absl::optional<Bytes>& bytes : most.bytes) {
     if (bytes) return false;
   }
-  return !most.jobs && !most.lingering && !most.time_to_live;
+  return !most.jobs && !most.lingering && !most.time_to_live && !most.written_per_day;
 }
 
 }  // namespace memtide

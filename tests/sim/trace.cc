@@ -334,7 +334,8 @@ struct EffectText {
                   e.has_other_copy ? ", another copy is valid" : "");
   }
   std::string operator()(const WritesWait& e) const {
-    return StrCat("WritesWait uid ", e.uid, e.drive ? StrCat(" drive ", *e.drive) : "");
+    const absl::optional<uint32_t>& drive = e.budget.drive;
+    return StrCat("WritesWait uid ", e.uid, drive ? StrCat(" drive ", *drive) : "");
   }
   std::string operator()(const SaveSnapshot& e) const {
     return StrCat("SaveSnapshot", Text(e.snapshot.job));

@@ -29,7 +29,8 @@ SsdWrite EngineState::WriteOf(ChunkIndex index) const {
   const Chunk& chunk = chunks_[index];
   const MemoryPlace place = PlaceOf(chunk, Tier::kSsd);
   const Bytes size = chunk.job->chunk_size;
-  SsdWrite write{index, chunk.job->id, chunk.job->uid, std::vector<Bytes>(writes_.drives())};
+  SsdWrite write{index, chunk.job->id, chunk.job->uid, std::vector<Bytes>(writes_.drives()),
+                 writes_.WithBudget(chunk.job->groups)};
   const auto stripes = stripes_.find(place.region.value());
   if (stripes == stripes_.end()) {
     write.parts[0] = size;  // The only drive.
@@ -63,6 +64,14 @@ void EngineState::StopWaitingForWrite(ChunkIndex index) {
   writes_.Withdraw(index);
 }
 
+// What waits for a budget waits anew.
+void EngineState::SetBudgets(const std::vector<Quota>& quotas) {
+  const std::vector<ChunkIndex> waiting = writes_.Waiting();
+  for (const ChunkIndex index : waiting) StopWaitingForWrite(index);
+  writes_.SetQuotas(quotas);
+  for (const ChunkIndex index : waiting) ScheduleChunk(index);
+}
+
 void EngineState::ServeWrites() {
   for (const ChunkIndex index : writes_.Serve(now_)) ScheduleChunk(index);
 }
@@ -76,9 +85,7 @@ void EngineState::ReportWait(ChunkIndex index) {
         now_ - report->second < kReportPeriod ? std::next(report) : reported_waits_.erase(report);
   }
   reported_waits_[uid] = now_;
-  WritesWait wait{uid, writes_.AwaitedDrive(), writes_.BudgetOf(uid)};
-  if (wait.drive.has_value()) wait.per_day = writes_.DriveUse(now_)[*wait.drive].per_day;
-  Emit(wait);
+  Emit(WritesWait{uid, writes_.AwaitedBudget(now_, uid)});
 }
 
 bool EngineState::WaitedForBudget(const Job& job, Instant since) const {

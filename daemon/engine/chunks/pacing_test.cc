@@ -84,6 +84,7 @@ class PacingTest : public testing::Test {
   CallId fetch_;
   size_t next_ = 0, called_again_ = 0;
   std::vector<Instant> written_;
+  uint64_t quotas_set_ = 0;
 };
 
 TEST_F(PacingTest, DemandAboveTheBudgetIsServedByItOverDaysAndNeverAboveIt) {
@@ -111,8 +112,8 @@ TEST_F(PacingTest, CallsThatWaitForABudgetDoNotExpireAndSaySo) {
   EXPECT_EQ(seen.users[0].waiting_chunks, 1u);
   EXPECT_GT(seen.counters.stalled_on_budget, minutes(90));
   ASSERT_EQ(engine_.writes_wait_.size(), 2u) << "once an hour";
-  EXPECT_EQ(engine_.writes_wait_[0].drive, absl::optional<uint32_t>(0));
-  EXPECT_EQ(engine_.writes_wait_[0].per_day, kChunk * kChunksPerDay);
+  EXPECT_EQ(engine_.writes_wait_[0].budget.drive, absl::optional<uint32_t>(0));
+  EXPECT_EQ(engine_.writes_wait_[0].budget.per_day, kChunk * kChunksPerDay);
   Train(minutes(15), seconds(1));
   EXPECT_GT(next_, done);
 }
@@ -160,6 +161,26 @@ TEST_F(UserPacingTest, AUsersBudgetIsKeptOverDays) {
   EXPECT_LE(MostInADay(), kChunksPerDay);
   EXPECT_NEAR(static_cast<double>(written_.size()) / days, kChunksPerDay, kChunksPerDay * 0.01);
   EXPECT_EQ(engine_.Inspect().users_at_budget, 1u);
+}
+
+TEST_F(UserPacingTest, AQuotaThatIsSetWhileEvictionsWaitHoldsAtOnce) {
+  Begin();
+  Train(std::chrono::hours(1), seconds(20));
+  ASSERT_EQ(engine_.Inspect().users[0].waiting_chunks, 1u);
+  const auto written_in_an_hour = [this](uint32_t chunks_per_day) {
+    Quota quota;
+    quota.kind = Quota::Kind::kUser;
+    quota.id = engine_.Inspect().users[0].uid;
+    quota.name = "user:alice";
+    quota.most.written_per_day = kChunk * chunks_per_day;
+    engine_.Post(SetQuotasCall{engine_.Call(), ++quotas_set_, {quota}});
+    const size_t before = written_.size();
+    Train(std::chrono::hours(1), seconds(20));
+    return static_cast<double>(written_.size() - before);
+  };
+  EXPECT_NEAR(written_in_an_hour(kChunksPerDay * 12), kChunksPerDay / 2, 2);
+  EXPECT_EQ(engine_.writes_wait_.back().budget.quota, "user:alice");
+  EXPECT_NEAR(written_in_an_hour(kChunksPerDay * 3), kChunksPerDay / 8, 2);
 }
 
 TEST(PacingOfDrivesTest, EachDriveCountsWhatItsStripesGet) {

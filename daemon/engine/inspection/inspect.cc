@@ -179,6 +179,7 @@ void EngineState::On(const InspectCall& event) {
   seen.refuses_sessions = refuses_sessions_;
   if (event.jobs) {
     seen.quotas = ledger_.QuotaUses(event.viewer ? event.caller : absl::nullopt);
+    for (QuotaUse& use : seen.quotas) use.written_last_day = writes_.LastDayOf(now_, use);
   }
   for (const auto& [id, session] : sessions_) {
     if (!is_shown(session.uid)) {

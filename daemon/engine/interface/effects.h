@@ -207,8 +207,7 @@ struct BadCopyFound {
 // Evictions of a user's chunks to SSD wait for a budget. Emitted once an hour for a user.
 struct WritesWait {
   uint32_t uid = 0;
-  absl::optional<uint32_t> drive;  // Whose budget it is. nullopt: the user's.
-  Bytes per_day;
+  DailyBudget budget;
 };
 
 // An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "daemon/pool/tier.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 
@@ -27,7 +28,11 @@ struct Limited {
   absl::optional<uint32_t> jobs;
   absl::optional<Bytes> lingering;
   absl::optional<Duration> time_to_live;
+  absl::optional<Bytes> written_per_day;  // To SSD; at least kLeastWrittenPerDay.
 };
+
+// With less, the largest chunk could never be written.
+inline constexpr Bytes kLeastWrittenPerDay(2 * kMaxChunkSize.count());
 
 struct Quota {
   // kDefault: each user for whom there is no quota of kUser.
@@ -47,6 +52,7 @@ struct QuotaUse {
   std::array<Bytes, kTiers> bytes;
   uint32_t jobs = 0;
   Bytes lingering;
+  Bytes written_last_day;  // To SSD; by a group: since it has such a limit.
 };
 
 }  // namespace memtide

@@ -179,11 +179,18 @@ struct DriveWrites {
 };
 
 // The same for a user, over all drives.
+// A budget of writes to SSD: that of a drive, of a quota, or else of each user.
+struct DailyBudget {
+  Bytes per_day;
+  absl::optional<uint32_t> drive;
+  std::string quota;  // Whose it is: the name of a quota. Empty: none's.
+};
+
 struct UserWrites {
   uint32_t uid = 0;
   Bytes per_day, last_day;
   uint32_t waiting_chunks = 0;  // They wait for a budget.
-  bool is_awaited = false;      // The next one of them waits for the user's own.
+  bool is_awaited = false;      // The next one of them waits for the user's own, or a group's.
 };
 
 // Counters since the engine began. Every one only grows.

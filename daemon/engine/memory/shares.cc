@@ -95,6 +95,7 @@ void EngineState::On(const SetQuotasCall& event) {
   if (event.number > quotas_number_) {
     quotas_number_ = event.number;
     ledger_.SetQuotas(event.quotas);
+    SetBudgets(event.quotas);
     ShrinkOverQuota();
   }
   Answer(event.call);

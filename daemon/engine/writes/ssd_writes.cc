@@ -39,16 +39,69 @@ SsdWrites::SsdWrites(const std::vector<SsdDrive>& drives, Bytes user_per_day)
   }
 }
 
-Bytes SsdWrites::BudgetOf(uint32_t uid) const {
-  const auto found = budgets_.find(uid);
-  return found == budgets_.end() ? user_per_day_ : found->second;
+DailyBudget SsdWrites::BudgetOf(uint32_t uid) const {
+  const auto own = by_user_.find(uid);
+  const Quota* const quota = own != by_user_.end() ? &own->second : default_ ? &*default_ : nullptr;
+  if (quota == nullptr || !quota->most.written_per_day) return {user_per_day_, {}, ""};
+  return {*quota->most.written_per_day, {}, quota->name};
 }
 
-void SsdWrites::SetUserBudget(uint32_t uid, Bytes per_day) {
-  budgets_[uid] = per_day;
-  const auto found = users_.find(uid);
-  if (found == users_.end()) return;
-  found->second.bucket = TokenBucket(per_day, TokenBucket::Start::kEmpty);
+void SsdWrites::SetQuotas(const std::vector<Quota>& quotas) {
+  MEMTIDE_CHECK(listed_.empty());
+  // What was written before, under other budgets or none, counts as all that they permit.
+  const auto start =
+      started_.has_value() || were_used_ ? TokenBucket::Start::kEmpty : TokenBucket::Start::kFull;
+  by_user_.clear();
+  default_.reset();
+  awaited_groups_.clear();
+  std::map<uint32_t, Group> groups;
+  for (const Quota& quota : quotas) {
+    if (quota.kind == Quota::Kind::kDefault) default_ = quota;
+    if (quota.kind == Quota::Kind::kUser) by_user_[quota.id] = quota;
+    if (quota.kind != Quota::Kind::kGroup || !quota.most.written_per_day) continue;
+    const Bytes per_day = *quota.most.written_per_day;
+    const auto before = groups_.find(quota.id);
+    Group group = before == groups_.end() ? Group{"", TokenBucket(per_day, start), {}}
+                                          : std::move(before->second);
+    group.quota = quota.name;
+    if (group.bucket.per_day() != per_day) group.bucket = TokenBucket(per_day, start);
+    groups.emplace(quota.id, std::move(group));
+  }
+  groups_ = std::move(groups);
+  for (auto& [uid, user] : users_) {
+    const Bytes per_day = BudgetOf(uid).per_day;
+    if (user.bucket.per_day() != per_day) user.bucket = TokenBucket(per_day, start);
+  }
+}
+
+std::vector<uint32_t> SsdWrites::WithBudget(const std::vector<uint32_t>& groups) const {
+  std::vector<uint32_t> with;
+  if (groups_.empty()) return with;
+  for (const uint32_t group : groups) {
+    if (groups_.count(group) > 0) with.push_back(group);
+  }
+  return with;
+}
+
+std::vector<ChunkIndex> SsdWrites::Waiting() const {
+  std::vector<ChunkIndex> waiting;
+  for (const auto& [chunk, listed] : listed_) waiting.push_back(chunk);
+  return waiting;
+}
+
+DailyBudget SsdWrites::AwaitedBudget(Instant now, uint32_t uid) {
+  User& user = users_.at(uid);
+  const Listed& head = listed_.at(user.queue.front());
+  if (!user.bucket.Has(now, head.size)) return BudgetOf(uid);
+  if (const auto group = LackingGroup(now, head.write, head.size)) {
+    return {groups_.at(*group).bucket.per_day(), {}, groups_.at(*group).quota};
+  }
+  for (const uint32_t group : head.write.groups) {
+    if (awaited_groups_.count(group) == 0) continue;
+    return {groups_.at(group).bucket.per_day(), {}, groups_.at(group).quota};
+  }
+  const uint32_t drive = awaited_drive_.value_or(0);
+  return {drives_[drive].bucket.per_day(), drive, ""};
 }
 
 SsdWrites::User& SsdWrites::UserOf(Instant now, uint32_t uid) {
@@ -59,8 +112,9 @@ SsdWrites::User& SsdWrites::UserOf(Instant now, uint32_t uid) {
   const bool may_have_written = were_used_ && now - *started_ < kDay;
   const auto start = may_have_written ? TokenBucket::Start::kEmpty : TokenBucket::Start::kFull;
   return users_
-      .emplace(uid,
-               User{TokenBucket(BudgetOf(uid), start), std::vector<DayWindow>(drives_.size()), {}})
+      .emplace(uid, User{TokenBucket(BudgetOf(uid).per_day, start),
+                         std::vector<DayWindow>(drives_.size()),
+                         {}})
       .first->second;
 }
 
@@ -73,12 +127,28 @@ absl::optional<uint32_t> SsdWrites::LackingDrive(Instant now, const SsdWrite& wr
   return lacking;
 }
 
+absl::optional<uint32_t> SsdWrites::LackingGroup(Instant now, const SsdWrite& write, Bytes size) {
+  absl::optional<uint32_t> lacking;
+  for (const uint32_t group : write.groups) {
+    if (!groups_.at(group).bucket.Has(now, size) && !lacking.has_value()) lacking = group;
+  }
+  return lacking;
+}
+
+// Whether a write of another user waits for the budget of a group of this one.
+bool SsdWrites::IsAwaited(const SsdWrite& write) const {
+  return std::any_of(write.groups.begin(), write.groups.end(),
+                     [this](uint32_t group) { return awaited_groups_.count(group) > 0; });
+}
+
 bool SsdWrites::HasTokens(Instant now, User& user, const SsdWrite& write, Bytes size) {
-  return user.bucket.Has(now, size) && !LackingDrive(now, write).has_value();
+  return user.bucket.Has(now, size) && !LackingGroup(now, write, size).has_value() &&
+         !LackingDrive(now, write).has_value();
 }
 
 void SsdWrites::TakeTokens(User& user, const SsdWrite& write, Bytes size) {
   user.bucket.Take(size);
+  for (const uint32_t group : write.groups) groups_.at(group).bucket.Take(size);
   for (size_t i = 0; i < drives_.size(); ++i) drives_[i].bucket.Take(write.parts[i]);
 }
 
@@ -88,13 +158,14 @@ void SsdWrites::CountWrite(Instant now, User& user, const SsdWrite& write) {
     user.windows[i].Add(now, write.parts[i]);
     drives_[i].written += write.parts[i];
   }
+  for (const uint32_t group : write.groups) groups_.at(group).window.Add(now, SizeOf(write));
 }
 
 bool SsdWrites::MayBegin(Instant now, const SsdWrite& write) {
   const auto listed = listed_.find(write.chunk);
   if (listed != listed_.end()) return listed->second.is_granted;
   User& user = UserOf(now, write.uid);
-  return user.queue.empty() && !awaited_drive_.has_value() &&
+  return user.queue.empty() && !awaited_drive_.has_value() && !IsAwaited(write) &&
          HasTokens(now, user, write, SizeOf(write));
 }
 
@@ -111,8 +182,12 @@ bool SsdWrites::Begin(Instant now, const SsdWrite& write) {
   } else if (begins) {
     TakeTokens(user, write, SizeOf(write));
   } else {
-    if (user.bucket.Has(now, SizeOf(write)) && !awaited_drive_.has_value()) {
-      awaited_drive_ = LackingDrive(now, write);
+    if (user.bucket.Has(now, SizeOf(write)) && user.queue.empty()) {
+      const absl::optional<uint32_t> group = LackingGroup(now, write, SizeOf(write));
+      if (group.has_value()) awaited_groups_.insert(*group);
+      if (!group.has_value() && !awaited_drive_.has_value()) {
+        awaited_drive_ = LackingDrive(now, write);
+      }
     }
     Enqueue(user, write, SizeOf(write));
     return false;
@@ -142,6 +217,9 @@ void SsdWrites::Withdraw(ChunkIndex chunk) {
   User& user = users_.at(listed.write.uid);
   if (listed.is_granted) {
     user.bucket.Return(listed.size);
+    for (const uint32_t group : listed.write.groups) {
+      groups_.at(group).bucket.Return(listed.size);
+    }
     for (size_t i = 0; i < drives_.size(); ++i) drives_[i].bucket.Return(listed.write.parts[i]);
     user.served -= std::min(user.served, listed.size.count());
   } else {
@@ -157,7 +235,7 @@ std::map<uint32_t, SsdWrites::User>::iterator SsdWrites::Next(Instant now) {
     if (user->second.queue.empty()) continue;
     if (next != users_.end() && next->second.served <= user->second.served) continue;
     const Listed& head = listed_.at(user->second.queue.front());
-    if (user->second.bucket.Has(now, head.size)) next = user;
+    if (user->second.bucket.Has(now, head.size) && !IsAwaited(head.write)) next = user;
   }
   return next;
 }
@@ -166,11 +244,16 @@ std::vector<ChunkIndex> SsdWrites::Serve(Instant now) {
   ForgetIdle(now);
   std::vector<ChunkIndex> served;
   awaited_drive_.reset();
+  awaited_groups_.clear();
   while (served.size() < kMostServed) {
     const auto next = Next(now);
     if (next == users_.end()) break;
     User& user = next->second;
     Listed& head = listed_.at(user.queue.front());
+    if (const auto group = LackingGroup(now, head.write, head.size)) {
+      awaited_groups_.insert(*group);
+      continue;
+    }
     awaited_drive_ = LackingDrive(now, head.write);
     if (awaited_drive_.has_value()) break;
     TakeTokens(user, head.write, head.size);
@@ -222,11 +305,23 @@ std::vector<UserWrites> SsdWrites::UserUse(Instant now) {
     writes.per_day = user.bucket.per_day();
     for (DayWindow& window : user.windows) writes.last_day += window.Sum(now);
     writes.waiting_chunks = static_cast<uint32_t>(user.queue.size());
-    writes.is_awaited =
-        !user.queue.empty() && !user.bucket.Has(now, listed_.at(user.queue.front()).size);
+    writes.is_awaited = !user.queue.empty() && !AwaitedBudget(now, uid).drive.has_value();
     use.push_back(writes);
   }
   return use;
+}
+
+Bytes SsdWrites::LastDayOf(Instant now, const QuotaUse& use) {
+  if (use.quota.kind == Quota::Kind::kGroup) {
+    const auto group = groups_.find(use.quota.id);
+    return group == groups_.end() ? Bytes() : group->second.window.Sum(now);
+  }
+  const bool is_of_user = use.quota.kind == Quota::Kind::kUser || use.uid.has_value();
+  const auto user = users_.find(use.uid.value_or(use.quota.id));
+  if (!is_of_user || user == users_.end()) return Bytes();
+  Bytes last_day;
+  for (DayWindow& window : user->second.windows) last_day += window.Sum(now);
+  return last_day;
 }
 
 std::vector<std::vector<PastWrites>> SsdWrites::Past(Instant now) {

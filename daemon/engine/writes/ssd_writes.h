@@ -1,10 +1,11 @@
 // SsdWrites: what is written to each drive, for which user, and whose write begins next where
 // drives or users have daily budgets.
 //
-// A write begins when the buckets of its user and of all drives that it touches have tokens for it.
-// Else its chunk waits in the queue of its user. Users have turns by bytes: who has been served
-// least is next, and a write that waits for a drive holds up those of all users, so that small ones
-// do not pass it for ever. What waits for its own user's budget holds up no other user.
+// A write begins when the buckets of its user, of the user's groups and of all drives that it
+// touches have tokens for it. Else its chunk waits in the queue of its user. Users have turns by
+// bytes: who has been served least is next, and a write that waits for a drive holds up those of
+// all users, so that small ones do not pass it for ever, as one that waits for a group's budget
+// holds up those of the group. What waits for its own user's budget holds up no other user.
 //
 // Thread safety: thread-compatible. Time is that of the engine.
 #ifndef MEMTIDE_DAEMON_ENGINE_WRITES_SSD_WRITES_H_
@@ -13,12 +14,15 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/writes/day_window.h"
 #include "daemon/engine/writes/token_bucket.h"
@@ -30,7 +34,8 @@ struct SsdWrite {
   ChunkIndex chunk;
   JobId job;
   uint32_t uid = 0;
-  std::vector<Bytes> parts;  // By drive.
+  std::vector<Bytes> parts;           // By drive.
+  std::vector<uint32_t> groups = {};  // Those of the user that have a budget.
 };
 
 class SsdWrites {
@@ -38,8 +43,11 @@ class SsdWrites {
   SsdWrites(const std::vector<SsdDrive>& drives, Bytes user_per_day);
 
   size_t drives() const { return drives_.size(); }
-  // Zero: no budget. Holds for what is written from now on.
-  void SetUserBudget(uint32_t uid, Bytes per_day);
+  // The budgets by quota, in place of those before, for what is written from now on. A user whom no
+  // quota gives one has that of the constructor. REQUIRES: no chunk waits.
+  void SetQuotas(const std::vector<Quota>& quotas);
+  // Those of these groups that have a budget.
+  std::vector<uint32_t> WithBudget(const std::vector<uint32_t>& groups) const;
 
   // True: the write is counted, and must begin. False: the chunk waits until Serve() returns it.
   bool Begin(Instant now, const SsdWrite& write);
@@ -53,13 +61,17 @@ class SsdWrites {
 
   bool Waits(ChunkIndex chunk) const { return listed_.count(chunk) > 0; }
   size_t waiting() const { return listed_.size(); }
+  std::vector<ChunkIndex> Waiting() const;
   uint32_t WaitingOf(JobId job) const;
   // The drive whose budget the next write waits for.
   absl::optional<uint32_t> AwaitedDrive() const { return awaited_drive_; }
-  Bytes BudgetOf(uint32_t uid) const;
+  // That which the user's next write waits for. REQUIRES: one waits.
+  DailyBudget AwaitedBudget(Instant now, uint32_t uid);
 
   std::vector<DriveWrites> DriveUse(Instant now);
   std::vector<UserWrites> UserUse(Instant now);
+  // What was written under the quota in the last 24 hours; of a group without a budget, nothing.
+  Bytes LastDayOf(Instant now, const QuotaUse& use);
   // By drive.
   std::vector<std::vector<PastWrites>> Past(Instant now);
   void CheckInvariants() const;
@@ -75,6 +87,11 @@ class SsdWrites {
     std::deque<ChunkIndex> queue;
     uint64_t served = 0;  // Bytes, or as many as others had been served when it began to wait.
   };
+  struct Group {
+    std::string quota;
+    TokenBucket bucket;
+    DayWindow window;
+  };
   struct Listed {
     SsdWrite write;
     Bytes size;
@@ -82,7 +99,11 @@ class SsdWrites {
   };
 
   User& UserOf(Instant now, uint32_t uid);
+  DailyBudget BudgetOf(uint32_t uid) const;
   bool HasTokens(Instant now, User& user, const SsdWrite& write, Bytes size);
+  // The first group of the write without tokens for it.
+  absl::optional<uint32_t> LackingGroup(Instant now, const SsdWrite& write, Bytes size);
+  bool IsAwaited(const SsdWrite& write) const;
   // The first drive without tokens for the write.
   absl::optional<uint32_t> LackingDrive(Instant now, const SsdWrite& write);
   void TakeTokens(User& user, const SsdWrite& write, Bytes size);
@@ -94,7 +115,10 @@ class SsdWrites {
 
   std::vector<Drive> drives_;
   Bytes user_per_day_;
-  std::map<uint32_t, Bytes> budgets_;  // By uid, of users with one of their own.
+  std::map<uint32_t, Quota> by_user_;
+  absl::optional<Quota> default_;
+  std::map<uint32_t, Group> groups_;   // By number, of groups with a budget.
+  std::set<uint32_t> awaited_groups_;  // Those whose budget some user's next write waits for.
   bool were_used_ = false;             // Some drive.
   std::map<uint32_t, User> users_;
   std::map<ChunkIndex, Listed> listed_;

@@ -18,6 +18,15 @@ SsdDrive Drive(Bytes per_day) {
   return drive;
 }
 
+Quota QuotaOf(Quota::Kind kind, uint32_t id, Bytes per_day) {
+  Quota quota;
+  quota.kind = kind;
+  quota.id = id;
+  quota.name = "quota " + std::to_string(id);
+  quota.most.written_per_day = per_day;
+  return quota;
+}
+
 class SsdWritesTest : public testing::Test {
  protected:
   SsdWrite Write(uint32_t chunk, uint32_t uid, Bytes size) const {
@@ -74,13 +83,74 @@ TEST_F(SsdWritesTest, UsersHaveTurnsByBytes) {
 
 TEST_F(SsdWritesTest, AUsersOwnBudgetHoldsUpNobodyElse) {
   SsdWrites writes({Drive(Bytes())}, Bytes());
-  writes.SetUserBudget(1, kBudget);
+  writes.SetQuotas({QuotaOf(Quota::Kind::kUser, 1, kBudget)});
   EXPECT_TRUE(writes.Begin(now_, Write(1, 1, MiB(64))));
   EXPECT_FALSE(writes.Begin(now_, Write(2, 1, MiB(64))));
   EXPECT_TRUE(writes.Begin(now_, Write(3, 2, GiB(10))));
   EXPECT_TRUE(writes.UserUse(now_)[0].is_awaited);
   EXPECT_EQ(writes.UserUse(now_)[0].waiting_chunks, 1u);
   EXPECT_FALSE(writes.AwaitedDrive().has_value());
+}
+
+TEST_F(SsdWritesTest, AGroupsBudgetIsThatOfItsUsersTogetherInTurns) {
+  SsdWrites writes({Drive(Bytes())}, Bytes());
+  writes.SetQuotas({QuotaOf(Quota::Kind::kGroup, 50, kBudget)});
+  EXPECT_EQ(writes.WithBudget({40, 50}), std::vector<uint32_t>{50});
+  std::map<uint32_t, SsdWrite> waiting;
+  for (uint32_t i = 0; i < 400; ++i) {
+    waiting[i] = Write(i, 1 + i % 2, MiB(32));
+    waiting[i].groups = {50};
+  }
+  SsdWrite burst = Write(1000, 1, MiB(64));
+  burst.groups = {50};
+  EXPECT_TRUE(writes.Begin(now_, burst));
+  for (const auto& [chunk, write] : waiting) EXPECT_FALSE(writes.Begin(now_, write)) << chunk;
+  EXPECT_EQ(writes.AwaitedBudget(now_, 2).quota, "quota 50");
+  EXPECT_TRUE(writes.UserUse(now_)[1].is_awaited);
+  EXPECT_TRUE(writes.Begin(now_, Write(1001, 3, GiB(10)))) << "it is in no such group";
+  std::map<uint32_t, Bytes> served;
+  for (const Instant end = now_ + hours(6); now_ < end; now_ += minutes(1)) {
+    for (const auto& [uid, bytes] : Serve(&writes, waiting)) served[uid] += bytes;
+  }
+  EXPECT_NEAR(static_cast<double>(served[1].count()) / static_cast<double>(served[2].count()), 1,
+              0.1);
+  EXPECT_NEAR(static_cast<double>((served[1] + served[2]).count()),
+              static_cast<double>(kBudget.count()) * 0.99 / 4, 1e8);
+  QuotaUse use{QuotaOf(Quota::Kind::kGroup, 50, kBudget)};
+  EXPECT_EQ(writes.LastDayOf(now_, use), served[1] + served[2] + MiB(64));
+}
+
+// Chunks of 1 MiB of another user of the group would else take each token.
+TEST_F(SsdWritesTest, SmallWritesDoNotPassOneThatWaitsForTheirGroup) {
+  SsdWrites writes({Drive(Bytes())}, Bytes());
+  writes.SetQuotas({QuotaOf(Quota::Kind::kGroup, 50, kBudget)});
+  std::map<uint32_t, SsdWrite> waiting = {
+      {1, Write(1, 1, MiB(60))}, {2, Write(2, 1, MiB(32))}, {3, Write(3, 2, MiB(1))}};
+  for (auto& [chunk, write] : waiting) write.groups = {50};
+  EXPECT_TRUE(writes.Begin(now_, waiting[1]));
+  EXPECT_FALSE(writes.Begin(now_, waiting[2]));
+  EXPECT_FALSE(writes.Begin(now_, waiting[3]));
+  EXPECT_TRUE(Serve(&writes, waiting).empty());
+  writes.Withdraw(ChunkIndex(2));
+  EXPECT_EQ(Serve(&writes, waiting).size(), 1u);
+}
+
+TEST_F(SsdWritesTest, QuotasReplaceTheBudgetOfEachUser) {
+  SsdWrites writes({Drive(Bytes())}, kBudget);
+  Quota of_2 = QuotaOf(Quota::Kind::kUser, 2, kBudget);
+  of_2.most.written_per_day.reset();
+  writes.SetQuotas({QuotaOf(Quota::Kind::kUser, 1, kBudget * 3), of_2,
+                    QuotaOf(Quota::Kind::kDefault, 0, kBudget * 2)});
+  for (const uint32_t uid : {1, 2, 3}) writes.MayBegin(now_, Write(uid, uid, MiB(1)));
+  const std::vector<UserWrites> users = writes.UserUse(now_);
+  ASSERT_EQ(users.size(), 3u);
+  EXPECT_EQ(users[0].per_day, kBudget * 3);
+  EXPECT_EQ(users[1].per_day, kBudget);
+  EXPECT_EQ(users[2].per_day, kBudget * 2);
+  // No 24 hours have more than a budget, whatever was written under the one before.
+  EXPECT_TRUE(writes.Begin(now_, Write(3, 3, MiB(64))));
+  writes.SetQuotas({QuotaOf(Quota::Kind::kUser, 3, kBudget)});
+  EXPECT_FALSE(writes.Begin(now_, Write(4, 3, MiB(1))));
 }
 
 TEST_F(SsdWritesTest, SmallWritesDoNotPassOneThatWaitsForTheDrive) {

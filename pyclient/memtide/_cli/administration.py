@@ -148,14 +148,20 @@ def drain(socket_dir: Path) -> None:
 
 
 def show_quotas(socket_dir: Path) -> None:
-    """Prints the quotas that this user may see, and what is used of them."""
+    """Prints the quotas that this user may see, and what is used of them. A limit that none of them
+    has is left out."""
     quotas = inspection.inspect(socket_dir, sessions=True).quotas
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("subject", *quota_text.KEYS):
+    limited = [
+        key
+        for key, name in quota_text.KEYS.items()
+        if any(name in quota.limits for quota in quotas)
+    ]
+    for name in ("subject", *limited):
         table.add_column(name, no_wrap=True)
     for quota in quotas:
         by_default = " (default)" if quota.is_default else ""
-        cells = (quota_text.cell(quota, key) for key in quota_text.KEYS)
+        cells = (quota_text.cell(quota, key) for key in limited)
         table.add_row(plain(quota.subject + by_default), *cells)
     if not quotas:
         whom = "any user or group" if os.geteuid() == 0 else "this user"

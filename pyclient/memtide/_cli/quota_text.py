@@ -17,6 +17,7 @@ KEYS = {
     "jobs": "jobs",
     "lingering": "lingering_bytes",
     "lingering-hours": "lingering_seconds",
+    "ssd-written-per-day": "ssd_written_per_day_bytes",
 }
 _UNLIMITED = "none"
 

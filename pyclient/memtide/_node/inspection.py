@@ -25,6 +25,7 @@ QUOTA_FIELDS = (
     "jobs",
     "lingering_bytes",
     "lingering_seconds",
+    "ssd_written_per_day_bytes",
 )
 STALLS = ("stalled_on_ssd", "stalled_on_copy", "stalled_on_room", "stalled_on_budget")
 
@@ -156,7 +157,7 @@ class QuotaUse:
 
 @dataclass(frozen=True)
 class Node:
-    """A consistent snapshot of the daemon's state."""
+    """A consistent view of the daemon's state."""
 
     version: str
     pools: tuple[Pool, ...]

@@ -107,7 +107,7 @@ def test_a_quota_that_is_set_holds_at_once_and_after_a_restart(daemon: Administe
     shown = daemon.memtide_as(NOBODY, "status").check().out
     assert "quota of user:nobody: host 16.0 MiB of 24.0 MiB, jobs 1 of 3\n" in shown
     (row,) = rows(daemon.memtide_as(NOBODY, "admin", "quota").check().out)
-    assert row == [name, "-", "16.0 MiB of 24.0 MiB", "-", "1 of 3", "-", "-"]
+    assert row == [name, "16.0 MiB of 24.0 MiB", "1 of 3"]
     (listed,) = rows(daemon.memtide("admin", "list").check().out)
     assert listed[-2] == name
 
@@ -115,7 +115,7 @@ def test_a_quota_that_is_set_holds_at_once_and_after_a_restart(daemon: Administe
         NOBODY, "admin", "quota", "set", name, "host=8MiB", "jobs=none", group=admin_gid()
     ).check()
     (row,) = rows(daemon.memtide("admin", "quota").check().out)
-    assert row[2] == "16.0 MiB of 8.00 MiB, over quota"
+    assert row == [name, "16.0 MiB of 8.00 MiB, over quota"]
     assert daemon.memtide("admin", "list").check().out.count("user:nobody, over: host") == 1
 
     daemon.stop()
@@ -159,6 +159,17 @@ def test_what_may_linger_is_bounded(daemon: Administered) -> None:
     ).check()
     assert "0.5 h of lingering for each job" in daemon.open("a", time_to_live_s=3600)[1]
     assert daemon.open("a", time_to_live_s=1800, host_mib=16)[1] == "open"
+
+
+def test_a_budget_of_writes_is_set_while_the_daemon_runs(daemon: Administered) -> None:
+    setting = ("admin", "quota", "set", "user:nobody")
+    done = daemon.memtide(*setting, "ssd-written-per-day=64GiB").check().out
+    assert done == "user:nobody: ssd-written-per-day=64.0 GiB\n"
+    (row,) = rows(daemon.memtide("admin", "quota").check().out)
+    assert row == ["user:nobody", "0 B of 64.0 GiB"]
+    refused = daemon.memtide(*setting, "ssd-written-per-day=1MiB")
+    assert refused.status == 1
+    assert "ssd_written_per_day_bytes: 1 MiB; at least" in refused.err
 
 
 def documented_commands() -> list[list[str]]:
