@@ -104,6 +104,28 @@ ChunkRecord Decode(const journal::Chunk& chunk) {
   return out;
 }
 
+// More entries than a chunk table comes to have: it has one for each number up to the largest.
+constexpr uint64_t kEntries = 4 * uint64_t{Limits().chunks};
+
+bool IsPossibleId(uint64_t id) { return (id & UINT32_MAX) < kEntries; }
+
+// Whether a daemon can have made it: the number that follows each of its numbers exists.
+bool IsPossible(const journal::Job& job) {
+  if (job.device_memory() > static_cast<uint32_t>(MemoryKind::kCudaIpc)) return false;
+  if (job.device() >= kMostDevices || job.chunk_bytes() == 0 || job.id() == UINT64_MAX)
+    return false;
+  const auto has_last = [](const auto& segments) {
+    return std::count(segments.begin(), segments.end(), UINT32_MAX) > 0;
+  };
+  return !has_last(job.regions()) && !has_last(job.stores());
+}
+
+bool IsPossible(const journal::Chunk& chunk) {
+  if (chunk.kind() >= kChunkKinds || !IsPossibleId(chunk.id())) return false;
+  return std::all_of(chunk.names().begin(), chunk.names().end(),
+                     [](const auto& name) { return IsPossibleId(name.id()); });
+}
+
 }  // namespace
 
 journal::Entry EncodeEntry(const Record& record) {
@@ -117,14 +139,12 @@ journal::Entry EncodeEntry(const Record& record) {
 
 bool DecodeEntry(const journal::Entry& entry, Record* record) {
   for (const journal::Job& job : entry.jobs()) {
-    if (job.device_memory() > static_cast<uint32_t>(MemoryKind::kCudaIpc)) return false;
-    if (job.device() >= kMostDevices) return false;
-    if (job.chunk_bytes() == 0) return false;
+    if (!IsPossible(job)) return false;
     record->jobs.push_back(Decode(job));
   }
   for (const uint64_t job : entry.ended()) record->ended.push_back(JobId(job));
   for (const journal::Chunk& chunk : entry.chunks()) {
-    if (chunk.kind() >= kChunkKinds) return false;
+    if (!IsPossible(chunk)) return false;
     record->chunks.push_back(Decode(chunk));
   }
   record->freed.assign(entry.freed().begin(), entry.freed().end());

@@ -342,6 +342,27 @@ TEST(JournalTest, WhateverBitFlipsIsFoundAndNamed) {
   EXPECT_TRUE(Journal::Open(Duplicate(fd)).ok()) << "every bit is as it was";
 }
 
+// No daemon has such numbers: the next one would be zero, or memory for all before it is too much.
+TEST(JournalTest, NumbersThatNoDaemonCanHaveMadeAreDamage) {
+  const auto is_refused = [](const Record& record) {
+    auto journal = Journal::Create();
+    EXPECT_TRUE((*journal)->Append(record).ok());
+    return Journal::Open(Duplicate((*journal)->fd())).status().code() ==
+           absl::StatusCode::kDataLoss;
+  };
+  EXPECT_FALSE(is_refused({{SomeJob(UINT64_MAX - 1)}, {}, {SomeChunk(1, 1)}, {}}));
+  EXPECT_TRUE(is_refused({{SomeJob(UINT64_MAX)}, {}, {}, {}}));
+  JobRecord region = SomeJob(1), store = SomeJob(1);
+  region.regions.emplace_back(UINT32_MAX);
+  store.stores.emplace_back(UINT32_MAX);
+  EXPECT_TRUE(is_refused({{region}, {}, {}, {}}));
+  EXPECT_TRUE(is_refused({{store}, {}, {}, {}}));
+  EXPECT_TRUE(is_refused({{}, {}, {SomeChunk(UINT32_MAX, 1)}, {}}));
+  ChunkRecord named = SomeChunk(1, 1);
+  named.names = {{ChunkId(UINT32_MAX), 0}};
+  EXPECT_TRUE(is_refused({{}, {}, {named}, {}}));
+}
+
 TEST(JournalTest, WhatIsNoJournalIsRefused) {
   OwnedFd other(memfd_create("other", MFD_CLOEXEC));
   EXPECT_EQ(Journal::Open(Duplicate(other.get())).status().code(), absl::StatusCode::kDataLoss);
