@@ -121,7 +121,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace memtide::client;  // NOLINT(google-build-using-namespace): one function.
   static const int listener = Listen(*g_directory + "/fd.sock");
-  static const size_t descriptors = OpenDescriptors();
+  // Between two inputs libFuzzer opens some of its own.
+  const size_t descriptors = OpenDescriptors();
   std::thread daemon([=] { Serve(listener, data, size); });
   absl::Status status;
   {
