@@ -14,6 +14,12 @@ _bazel_flags=(--config=ci "--disk_cache=$MEMTIDE_CACHE/bazel" "--jobs=${MEMTIDE_
 
 bazel_build() { bazel build "${_bazel_flags[@]}" "$@"; }
 
+# Whether the targets are built. Not if another Bazel command runs in this checkout, which is not
+# waited for.
+bazel_up_to_date() {
+  bazel --noblock_for_lock build "${_bazel_flags[@]}" --check_up_to_date "$@" >/dev/null 2>&1
+}
+
 bazel_test() {
   bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@"
 }

@@ -423,8 +423,8 @@ class EngineState {
   // False: the chunk waits until the budgets permit the write.
   bool BeginWrite(ChunkIndex index);
   void StopWaitingForWrite(ChunkIndex index);
-  // Tries the writes again that the budgets permit now.
   void SetBudgets(const std::vector<Quota>& quotas);
+  // Tries the writes again that the budgets permit now.
   void ServeWrites();
   void ReportWait(ChunkIndex index);
   // Whether evictions of the job have waited for a budget since then.

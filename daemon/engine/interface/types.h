@@ -178,14 +178,14 @@ struct DriveWrites {
   bool is_awaited = false;  // The next write waits for the budget of this drive.
 };
 
-// The same for a user, over all drives.
 // A budget of writes to SSD: that of a drive, of a quota, or else of each user.
 struct DailyBudget {
   Bytes per_day;
   absl::optional<uint32_t> drive;
-  std::string quota;  // Whose it is: the name of a quota. Empty: none's.
+  std::string quota;  // The name of the quota that sets it; empty: none does.
 };
 
+// As DriveWrites, for a user, over all drives.
 struct UserWrites {
   uint32_t uid = 0;
   Bytes per_day, last_day;

@@ -109,6 +109,28 @@ TEST_F(DurableRanksTest, ARankThatEndsWhileItsStepIsSavedDoesNotHoldUpTheOthers)
   EXPECT_EQ(AllOpen(), 2u);
 }
 
+// Its ranks have no such names: the job is not restored, and its files stay.
+TEST_F(DurableRanksTest, ASnapshotWithNamesThatNoRankCanHaveStays) {
+  Step(1);
+  Restore restore;
+  restore.snapshots = {node_.saved().begin()->second};
+  restore.snapshots[0].chunks.at(0).names = {{restore.snapshots[0].chunks[0].chunk, kRanks}};
+  Engine engine(options_);
+  std::vector<Effect> effects;
+  engine.Handle(Instant(std::chrono::seconds(1)), restore, &effects);
+  engine.CheckInvariants();
+  size_t lost = 0;
+  for (const Effect& effect : effects) {
+    EXPECT_FALSE(std::holds_alternative<DropSnapshot>(effect));
+    const auto* const one = std::get_if<JobLost>(&effect);
+    if (one == nullptr) continue;
+    EXPECT_TRUE(one->is_saved);
+    EXPECT_EQ(one->why.code(), absl::StatusCode::kDataLoss);
+    ++lost;
+  }
+  EXPECT_EQ(lost, 1u);
+}
+
 class EachSecondStepTest : public DurableRanksTest {
  protected:
   EachSecondStepTest() : DurableRanksTest(2) {}

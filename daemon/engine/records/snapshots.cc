@@ -257,11 +257,9 @@ void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
   Share& ssd = job.share(Tier::kSsd);
   if (!ssd.exists()) return;
   job.snapshots.every = snapshot.job.durable_every;
-  job.snapshots.saved_steps = {snapshot.job.committed_step};
-  if (!snapshot.job.ranks.empty()) job.snapshots.saved_steps.clear();
-  for (const RankRecord& rank : snapshot.job.ranks) {
-    job.snapshots.saved_steps.push_back(rank.committed_step);
-  }
+  std::vector<uint64_t>& saved = job.snapshots.saved_steps;
+  for (const RankRecord& rank : snapshot.job.ranks) saved.push_back(rank.committed_step);
+  if (saved.empty()) saved = {snapshot.job.committed_step};
   for (const ChunkRecord& chunk : snapshot.chunks) {
     if (!chunk.ssd.has_value() || !chunk.ssd->valid) continue;
     if (chunk.ssd->slot >= ssd.slots().numbers()) continue;

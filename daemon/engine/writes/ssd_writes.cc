@@ -93,12 +93,10 @@ DailyBudget SsdWrites::AwaitedBudget(Instant now, uint32_t uid) {
   User& user = users_.at(uid);
   const Listed& head = listed_.at(user.queue.front());
   if (!user.bucket.Has(now, head.size)) return BudgetOf(uid);
-  if (const auto group = LackingGroup(now, head.write, head.size)) {
-    return {groups_.at(*group).bucket.per_day(), {}, groups_.at(*group).quota};
-  }
-  for (const uint32_t group : head.write.groups) {
-    if (awaited_groups_.count(group) == 0) continue;
-    return {groups_.at(group).bucket.per_day(), {}, groups_.at(group).quota};
+  for (const uint32_t number : head.write.groups) {
+    Group& group = groups_.at(number);
+    if (awaited_groups_.count(number) == 0 && group.bucket.Has(now, head.size)) continue;
+    return {group.bucket.per_day(), {}, group.quota};
   }
   const uint32_t drive = awaited_drive_.value_or(0);
   return {drives_[drive].bucket.per_day(), drive, ""};

@@ -43,6 +43,21 @@ class SsdWritesTest : public testing::Test {
     writes->CheckInvariants();
     return served;
   }
+  std::map<uint32_t, Bytes> ServeForAQuarterOfADay(SsdWrites* writes,
+                                                   const std::map<uint32_t, SsdWrite>& waiting) {
+    std::map<uint32_t, Bytes> served;
+    for (const Instant end = now_ + hours(6); now_ < end; now_ += minutes(1)) {
+      for (const auto& [uid, bytes] : Serve(writes, waiting)) served[uid] += bytes;
+    }
+    return served;
+  }
+  // Users 1 and 2 have a quarter of a day's budget together, and as much each.
+  static void ExpectEqualPartsOfTheBudget(std::map<uint32_t, Bytes>& served) {
+    EXPECT_NEAR(static_cast<double>(served[1].count()) / static_cast<double>(served[2].count()), 1,
+                0.1);
+    EXPECT_NEAR(static_cast<double>((served[1] + served[2]).count()),
+                static_cast<double>(kBudget.count()) * 0.99 / 4, 1e8);
+  }
   Instant now_{hours(100)};
 };
 
@@ -71,14 +86,8 @@ TEST_F(SsdWritesTest, UsersHaveTurnsByBytes) {
   for (uint32_t i = 0; i < 400; ++i) waiting[i] = Write(i, 1, MiB(32));
   for (uint32_t i = 400; i < 900; ++i) waiting[i] = Write(i, 2, MiB(4));
   for (const auto& [chunk, write] : waiting) EXPECT_FALSE(writes.Begin(now_, write)) << chunk;
-  std::map<uint32_t, Bytes> served;
-  for (const Instant end = now_ + hours(6); now_ < end; now_ += minutes(1)) {
-    for (const auto& [uid, bytes] : Serve(&writes, waiting)) served[uid] += bytes;
-  }
-  EXPECT_NEAR(static_cast<double>(served[1].count()) / static_cast<double>(served[2].count()), 1,
-              0.1);
-  EXPECT_NEAR(static_cast<double>((served[1] + served[2]).count()),
-              static_cast<double>(kBudget.count()) * 0.99 / 4, 1e8);
+  std::map<uint32_t, Bytes> served = ServeForAQuarterOfADay(&writes, waiting);
+  ExpectEqualPartsOfTheBudget(served);
 }
 
 TEST_F(SsdWritesTest, AUsersOwnBudgetHoldsUpNobodyElse) {
@@ -108,14 +117,8 @@ TEST_F(SsdWritesTest, AGroupsBudgetIsThatOfItsUsersTogetherInTurns) {
   EXPECT_EQ(writes.AwaitedBudget(now_, 2).quota, "quota 50");
   EXPECT_TRUE(writes.UserUse(now_)[1].is_awaited);
   EXPECT_TRUE(writes.Begin(now_, Write(1001, 3, GiB(10)))) << "it is in no such group";
-  std::map<uint32_t, Bytes> served;
-  for (const Instant end = now_ + hours(6); now_ < end; now_ += minutes(1)) {
-    for (const auto& [uid, bytes] : Serve(&writes, waiting)) served[uid] += bytes;
-  }
-  EXPECT_NEAR(static_cast<double>(served[1].count()) / static_cast<double>(served[2].count()), 1,
-              0.1);
-  EXPECT_NEAR(static_cast<double>((served[1] + served[2]).count()),
-              static_cast<double>(kBudget.count()) * 0.99 / 4, 1e8);
+  std::map<uint32_t, Bytes> served = ServeForAQuarterOfADay(&writes, waiting);
+  ExpectEqualPartsOfTheBudget(served);
   QuotaUse use{QuotaOf(Quota::Kind::kGroup, 50, kBudget)};
   EXPECT_EQ(writes.LastDayOf(now_, use), served[1] + served[2] + MiB(64));
 }

@@ -115,7 +115,7 @@ def user_line(user: UserSsdWrites) -> str:
     line = f"written to SSD by uid {user.uid}: {_last_day(user)}"
     if not user.waiting_chunks:
         return line
-    budget = "the user's budget" if user.is_awaited else "the budget of a drive"
+    budget = "a budget of the user or a group" if user.is_awaited else "the budget of a drive"
     return f"{line}; {user.waiting_chunks} chunks wait for {budget}"
 
 

@@ -214,7 +214,7 @@ def test_the_status_says_what_was_written_and_what_waits() -> None:
         "written to SSD by uid 1000: 1.00 GiB in the last 24 hours; 3 chunks wait for the budget "
         "of a drive",
         "written to SSD by uid 0: 0 B in the last 24 hours of at most 4.00 GiB; 1 chunks wait for "
-        "the user's budget",
+        "a budget of the user or a group",
     ]
 
 
