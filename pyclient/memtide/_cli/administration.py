@@ -16,7 +16,7 @@ from memtide._cli import idle, quota_text
 from memtide._cli.status import plain
 from memtide._node import inspection
 from memtide._node.inspection import Job, Node
-from memtide._util.console import make_console
+from memtide._util.console import make_console, print_whole
 from memtide._util.sizes import format_size
 from memtide.errors import NotFound, UsageError
 
@@ -52,7 +52,7 @@ def list_jobs(socket_dir: Path) -> None:
     if not node.jobs:
         table.add_row("none")
     console = make_console()
-    console.print(table)
+    print_whole(console, table)
     for session in node.sessions:
         if not int(session.get("job_id", 0)):
             user = _user(int(session.get("uid", 0)))
@@ -166,7 +166,7 @@ def show_quotas(socket_dir: Path) -> None:
     if not quotas:
         whom = "any user or group" if os.geteuid() == 0 else "this user"
         table.add_row(f"no quota concerns {whom} now")
-    make_console().print(table)
+    print_whole(make_console(), table)
 
 
 def set_quota(socket_dir: Path, subject: str, limits: Sequence[str]) -> None:

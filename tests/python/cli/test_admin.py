@@ -110,6 +110,10 @@ def test_a_quota_that_is_set_holds_at_once_and_after_a_restart(daemon: Administe
     assert row == [name, "16.0 MiB of 24.0 MiB", "1 of 3"]
     (listed,) = rows(daemon.memtide("admin", "list").check().out)
     assert listed[-2] == name
+    # The table does not fit, and nothing of it is cut off.
+    narrow = daemon.memtide("admin", "list", COLUMNS=40).check().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
+    assert rows(narrow)[0][1:4] == ["nobody", "-", "running"]
 
     daemon.memtide_as(
         NOBODY, "admin", "quota", "set", name, "host=8MiB", "jobs=none", group=admin_gid()

@@ -71,9 +71,9 @@ class Administered:
             assert self.process.wait() == 0
         self.process = None
 
-    def memtide(self, *arguments: object) -> Outcome:
-        """`memtide ARGUMENTS --socket-dir=...`, as root."""
-        return self.cli.memtide(*arguments, f"--socket-dir={self.socket_dir}")
+    def memtide(self, *arguments: object, **more: object) -> Outcome:
+        """`memtide ARGUMENTS --socket-dir=...`, as root, with `more` in the environment."""
+        return self.cli.memtide(*arguments, f"--socket-dir={self.socket_dir}", **more)
 
     def memtide_as(self, uid: int, *arguments: object, group: int | None = None) -> Outcome:
         """The same as another user, who may connect as a member of root's group, and is a member
