@@ -132,6 +132,13 @@ ALL = (
         llama_parts.peer,
         peer=True,
     ),
+    Part(
+        "llama-1b-peer",
+        "how fast is a model of Llama-3.2-1B's shape, plain, here, and under DeepSpeed?",
+        300,
+        llama_parts.small_peer,
+        peer=True,
+    ),
 )
 
 TITLES = {part.name: part.asks[0].upper() + part.asks[1:] for part in ALL}

@@ -1,4 +1,5 @@
-"""Llama-3-8B's shape in 8.8 GiB of a card of 80 GB, beside a public record and DeepSpeed."""
+"""Shapes of Llama in a part of their states' memory, beside a public record and DeepSpeed: that of
+Llama-3-8B in 8.8 GiB of a card of 80 GB, and that of Llama-3.2-1B in a quarter."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ _GOAL = 0.88
 _PARAMETERS = 8_030_261_248
 _POOL = int(8.8 * GIB)
 _SMALLEST_CARD = 76 * GIB
+_SMALL_SHAPE = "--layers 16 --width 2048 --hidden 8192 --micro-batches 2 --steps 5"
+_SMALL_PARAMETERS = 1_498_482_688
+_SMALL_TOKENS = 2 * 16 * 1024
 # DeepSpeed's optimizer has parameters and both moments in fp32, and gradients, in host memory.
 _PEER_BYTES = 16 * _PARAMETERS
 
@@ -73,6 +77,29 @@ def peer(bench: Bench) -> _Rows:
         yield {"name": "ours / DeepSpeed", "value": ratio, "unit": "x", "at_least": 1.0}
     else:
         yield skipped("ours / DeepSpeed", "the part llama-8b has not run before this one")
+
+
+def small_peer(bench: Bench) -> _Rows:
+    """A smaller shape, whose states under DeepSpeed most hosts have room for, three times."""
+    name = "1B, ours / DeepSpeed"
+    if importlib.util.find_spec("deepspeed") is None:
+        yield skipped(name, "this Python has no deepspeed: install it beside torch")
+        return
+    job, pool, tokens = _job(bench)
+    if not bench.home.fake:
+        arguments = ("--device", "cuda", *_SMALL_SHAPE.split())
+        job = Job(job.script, arguments, 8 * _SMALL_PARAMETERS)
+        pool, tokens = job.state_bytes // 4 // (2 * MIB) * 2 * MIB, _SMALL_TOKENS
+    plain = training.plain(bench, job)
+    yield _speed("1B, plain", tokens, plain)
+    ours = training.under_memtide(bench, job, pool)
+    yield _speed("1B, ours, device pool of a quarter", tokens, ours)
+    theirs = training.plain(bench, replace(job, arguments=(*job.arguments, "--deepspeed")))
+    yield _speed("1B, DeepSpeed ZeRO-Offload", tokens, theirs)
+    ratio = plain.seconds("") / ours.seconds("")
+    yield {"name": "1B, ours / plain", "value": ratio, "unit": "x"}
+    ratio = theirs.seconds("") / ours.seconds("")
+    yield {"name": name, "value": ratio, "unit": "x", "at_least": 1.0}
 
 
 def _job(bench: Bench) -> tuple[Job, int, int]:
