@@ -139,6 +139,7 @@ class EngineState {
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.
   void GrowShare(Job& job, Tier tier, uint32_t lacking);
+  void GrowIntoFreed(Job& job, Tier tier);
   ShareLedger::Opens WaitingOpens(Pool pool) const;
   ShareLedger::Demands DemandsOf(Tier tier) const;
   // Tells sessions and waiting chunks that a pool of slots has another size.

@@ -256,7 +256,6 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   const size_t waiting = queues.slot_queue.size();
   for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(queues.slot_queue[i]);
   const size_t wanted = waiting + share.slots().surplus_slots();
-  if (waiting <= free) ledger_.Satisfy(share);
   // Victims that still leave count as slots. Otherwise each room check would choose more of them.
   if (wanted <= free + queues.evicting.value()) return;
   const bool shrinks = share.slots().surplus_slots() > 0 || share.balloon() > 0;

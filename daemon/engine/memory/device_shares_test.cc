@@ -106,6 +106,27 @@ TEST(DeviceSharesTest, ASecondJobComesToItsHalfOfAFullDevice) {
   EXPECT_EQ(node.ShareOf(first), kDeviceSlots / 2);
 }
 
+// The first job asks before the second one whenever memory has become free.
+TEST(DeviceSharesTest, WhatAJobGivesBackItDoesNotTakeAgainBeforeTheOther) {
+  DeviceSharesHarness node;
+  const SessionId first = node.Open();
+  const std::vector<ChunkId> of_first = node.Allocate(first, kDeviceSlots + 8);
+  node.UseAll(first, of_first);
+  const SessionId second = node.Open();
+  const std::vector<ChunkId> of_second = node.Allocate(second, kDeviceSlots);
+  for (size_t i = 0; i < of_second.size(); ++i) {
+    const CallId before = node.Fetch(first, {of_first[i]}, Access::kWrite);
+    const CallId fetch = node.Fetch(second, {of_second[i]}, Access::kWrite);
+    node.Settle();
+    EXPECT_EQ(node.CodeOf(before), StatusCode::kOk);
+    EXPECT_EQ(node.CodeOf(fetch), StatusCode::kOk);
+    node.Release(first, {of_first[i]});
+    node.Release(second, {of_second[i]});
+    node.Settle();
+  }
+  EXPECT_EQ(node.ShareOf(second), kDeviceSlots / 2);
+}
+
 TEST(DeviceSharesTest, AJobThatNeedsLittleTakesLittle) {
   DeviceSharesHarness node;
   const SessionId first = node.Open();

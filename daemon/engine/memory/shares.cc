@@ -108,6 +108,17 @@ void EngineState::ShrinkOverQuota() {
   }
 }
 
+// Other jobs have given memory back for this share. Were it left for whoever asks next, a job above
+// its fair share could take it again and again.
+void EngineState::GrowIntoFreed(Job& job, Tier tier) {
+  Share& share = job.share(tier);
+  const ShareLedger::Opens opens = WaitingOpens(share.pool());
+  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, 1, opens);
+  if (!growth.has_value()) return;
+  const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
+  if (change.has_value()) Apply(*change);
+}
+
 bool EngineState::ServeFreed() {
   const bool freed = ledger_.TakeFreed();
   if (ended_.empty() && !freed) return false;
@@ -116,7 +127,9 @@ bool EngineState::ServeFreed() {
   ended_.clear();
   for (const auto& [id, job] : jobs_) {
     for (const Tier tier : kMemoryTiers) {
-      if (job->share(tier).starved()) ScheduleRoomCheck(*job, tier);
+      if (!job->share(tier).starved()) continue;
+      if (job->contents == nullptr) GrowIntoFreed(*job, tier);
+      ScheduleRoomCheck(*job, tier);
     }
   }
   OpenWaiting();

@@ -137,7 +137,11 @@ void EngineState::On(const Tick&) {
     }
     ledger_.RetrySegments(*job->shares);
     for (const Tier tier : kMemoryTiers) {
-      if (job->share(tier).exists()) ScheduleRoomCheck(*job, tier);
+      if (!job->share(tier).exists()) continue;
+      // What waited has found room in its own job since, and nothing that others gave back came.
+      const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
+      if (!waits) ledger_.Satisfy(job->share(tier));
+      ScheduleRoomCheck(*job, tier);
     }
   }
   offers_due_ = !offers_.empty();
