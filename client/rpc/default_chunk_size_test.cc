@@ -46,7 +46,8 @@ TEST(DefaultChunkSizeTest, OfSharesNeedsNoNode) {
 
 TEST(DefaultChunkSizeTest, IsNeitherTooSmallNorTooLarge) {
   EXPECT_EQ(DefaultChunkSize({}, Node(Bytes(0), MiB(8))), MiB(2));
-  EXPECT_EQ(DefaultChunkSize({}, Node(GiB(80), GiB(1000))), MiB(64));
+  EXPECT_EQ(DefaultChunkSize({}, Node(GiB(80), GiB(1000))), MiB(128));
+  EXPECT_EQ(DefaultChunkSize({}, Node(Bytes(0), GiB(1000))), MiB(64));
   EXPECT_EQ(DefaultChunkSize({}, v1::InspectNodeResponse()), MiB(64));
 }
 

@@ -108,8 +108,8 @@ void EngineState::ShrinkOverQuota() {
   }
 }
 
-// Other jobs have given memory back for this share. Were it left for whoever asks next, a job above
-// its fair share could take it again and again.
+// Other jobs have given memory back for this share. Were it left for the next job that asks, a job
+// above its fair share could take it again and again.
 void EngineState::GrowIntoFreed(Job& job, Tier tier) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());

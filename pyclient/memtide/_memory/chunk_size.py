@@ -29,6 +29,8 @@ from memtide._util.sizes import format_size
 
 # CUDA and huge pages need multiples of the first, 2 MiB; beyond the last a transfer is no faster.
 CANDIDATES = tuple(2**exponent << 20 for exponent in range(1, 7))
+# With a device pool. There each chunk is mapped and leased besides (docs/decisions/0011).
+CANDIDATES_ON_DEVICE = (*CANDIDATES, 128 << 20)
 # The fewest slots that the fastest tier should have. With six, one operation on two threads fetched
 # the same chunks again and again (docs/decisions/0011).
 LEAST_SLOTS = 8
@@ -146,7 +148,8 @@ def search(
     if not adopted or not any(pools.values()):
         return None
     candidates = tuple(
-        estimate(adopted, pools, chunk_bytes, min_slots=min_slots) for chunk_bytes in CANDIDATES
+        estimate(adopted, pools, chunk_bytes, min_slots=min_slots)
+        for chunk_bytes in (CANDIDATES_ON_DEVICE if pools.get("device") else CANDIDATES)
     )
     return Choice(min(candidates, key=_score), candidates)
 

@@ -30,6 +30,7 @@ from memtide._memory.device_oom import (
     is_shortage_of_a_library,
 )
 from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.element_slices import slices_of
 from memtide._torch_hooks.op_schema import (
     are_fake,
     has_own_dispatch,
@@ -90,8 +91,14 @@ class LeaseDispatchMode(OwnMode):
             return self._run(func, args, kwargs, reads, writes)
         except ResourceExhausted as error:
             pieces = pieces_of(func, args, kwargs)
-            if pieces is None:
+            slices = None if pieces else slices_of(self._manager, func, args, kwargs)
+            if pieces is None and slices is None:
                 raise self._too_many(func, reads | writes) from error
+        if slices is not None:
+            for of_args, of_kwargs in slices:
+                self.__torch_dispatch__(func, types, of_args, of_kwargs)
+            return args[0] if func._schema.returns else None
+        assert pieces is not None
         return run_pieces(
             func, pieces, lambda args, kwargs: self.__torch_dispatch__(func, types, args, kwargs)
         )

@@ -26,7 +26,8 @@ _WITHOUT_TENSORS = frozenset(
     | {torch.memory_format}
 )
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
+# What the names of operations over lists of tensors begin with.
+LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 
 # Namespaces whose schemas mark all that is written.
@@ -140,7 +141,7 @@ def pieces_of(
     Such an operation treats each index by itself, so the results are the same, and the chunks of
     one index fit where those of all do not.
     """
-    if is_higher_order(operation) or not operation._schema.name.startswith(_LIST_PREFIXES):
+    if is_higher_order(operation) or not operation._schema.name.startswith(LIST_PREFIXES):
         return None
     if len(operation._schema.returns) > 1:
         return None

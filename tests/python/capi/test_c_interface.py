@@ -14,7 +14,7 @@ from harness import PACKAGE_PARENT
 from memtide import errors
 from memtide._capi import client, content_hash, library, optimizer_step, shared_part
 from memtide._capi.lost_chunks import LostChunks
-from memtide._memory.chunk_size import CANDIDATES
+from memtide._memory.chunk_size import CANDIDATES, CANDIDATES_ON_DEVICE
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
 MIRRORS: dict[str, type[ctypes.Structure]] = {
@@ -109,6 +109,7 @@ def test_numbers_are_those_of_the_header(tmp_path: Path) -> None:
 def test_the_search_and_the_librarys_default_have_the_same_bounds() -> None:
     assert client.default_chunk_bytes(0, 1) == min(CANDIDATES)
     assert client.default_chunk_bytes(0, 2**60) == max(CANDIDATES)
+    assert client.default_chunk_bytes(2**38, 2**60) == max(CANDIDATES_ON_DEVICE)
 
 
 class StepRecorder:

@@ -91,14 +91,91 @@ def test_one_operation_over_more_than_can_be_leased_says_what_to_do(runtime: Run
         torch.cat(parameters)
 
 
-def test_one_index_of_lists_over_more_than_can_be_leased_says_what_to_do(runtime: Runtime) -> None:
-    holder = torch.nn.Module()
-    holder.long = torch.nn.Parameter(torch.zeros(10 * CHUNK_BYTES // 4), requires_grad=False)
+def long_parameters(count: int, chunks: int) -> list[nn.Parameter]:
+    """Managed parameters whose elements begin within a chunk and end in another."""
+    generator = torch.Generator().manual_seed(0)
+    holder = nn.Module()
+    for index in range(count):
+        length = chunks * CHUNK_BYTES // 4 + 696
+        drawn = nn.Parameter(torch.randn(length, generator=generator), requires_grad=False)
+        holder.register_parameter(f"p{index}", drawn)
+    return list(holder.parameters())
+
+
+def test_one_index_of_lists_over_more_than_can_be_leased_is_cut(runtime: Runtime) -> None:
+    (long,) = long_parameters(1, 10)
+    parts = long.split(1000)
+    expected = [part + 1.0 for part in parts]
+    torch._foreach_add_([long], 1.0)
+    assert all(torch.equal(*pair) for pair in zip(parts, expected, strict=True))
+
+
+def test_a_fused_step_of_one_parameter_over_more_than_can_be_leased_is_cut(
+    runtime: Runtime,
+) -> None:
+    managed = long_parameters(6, 3)[1:]
+    plain = [parameter.clone() for parameter in managed]
+    for tensors in (managed, plain):
+        for second_moment in tensors[3:]:
+            second_moment.abs_()
+        for number in (1.0, 2.0):
+            torch._fused_adamw_(
+                *([tensor] for tensor in tensors),
+                [torch.tensor(number)],
+                lr=0.1,
+                beta1=0.9,
+                beta2=0.99,
+                weight_decay=0.1,
+                eps=1e-8,
+                amsgrad=True,
+                maximize=False,
+            )
+    for ours, theirs in zip(managed, plain, strict=True):
+        assert torch.equal(ours.clone(), theirs)
+    assert runtime.client.in_use() == set()
+
+
+def test_an_operation_over_one_tensor_is_cut_and_returns_it(runtime: Runtime) -> None:
+    managed = long_parameters(3, 4)
+    expected = managed[0].clone().addcdiv_(managed[1].clone(), managed[2].clone(), value=0.5)
+    first = managed[0]
+    assert first.addcdiv_(managed[1], managed[2], value=0.5) is first
+    assert torch.equal(first.clone(), expected)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param(lambda a, b: a.add_(b.view(-1, 8).t().reshape(-1)[:1]), id="one element"),
+        pytest.param(lambda a, b: a.view(8, -1).t().mul_(b.view(8, -1).t()), id="transposed"),
+    ],
+)
+def test_layouts_that_can_be_cut_are_cut(runtime: Runtime, operation: Any) -> None:
+    managed = long_parameters(2, 6)
+    plain = [parameter.clone() for parameter in managed]
+    operation(*managed)
+    operation(*plain)
+    assert torch.equal(managed[0].clone(), plain[0])
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        pytest.param(lambda a, b: a.view(8, -1).t().mul_(b.view(-1, 8)), "mul_", id="strides"),
+        pytest.param(lambda a, b: a.view(8, -1).mul_(b.view(8, -1)[0]), "mul_", id="broadcast"),
+        pytest.param(lambda a, b: torch.add(a, b), "add", id="a new tensor"),
+        pytest.param(lambda a, b: a.cumsum_(0), "cumsum_", id="running sum"),
+        pytest.param(lambda a, b: a[::2].mul_(b[::2]), "mul_", id="gaps"),
+    ],
+)
+def test_what_cannot_be_cut_says_what_to_do(runtime: Runtime, operation: Any, name: str) -> None:
+    managed = long_parameters(2, 20)
+    before = managed[0].view(2, -1)[0, :16].clone()
     with pytest.raises(
-        ResourceExhausted,
-        match=r"aten::_foreach_add_.Scalar touches 10 chunks .* may lease 8; enlarge",
+        ResourceExhausted, match=rf"aten::{name}\S* touches .* may lease 8; enlarge"
     ):
-        torch._foreach_add_([holder.long], 1.0)
+        operation(*managed)
+    assert torch.equal(managed[0].view(2, -1)[0, :16].clone(), before)
 
 
 def test_uses_that_only_make_things_fast_give_way(runtime: Runtime) -> None:

@@ -1,0 +1,96 @@
+"""Element-wise operations over tensors that are larger than what can be leased at once.
+
+The fused step of one embedding, over its parameter, gradient and two moments, may need more chunks
+at once than the device pool has. An operation that writes each element from the same elements of
+its operands gives the same bits slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks.op_schema import LIST_PREFIXES, is_higher_order, written_arguments
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def slices_of(
+    manager: TensorManager, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[Arguments] | None:
+    """The arguments of one call for each run of elements between two chunk boundaries of any
+    operand. None: the operation is not element-wise in its operands, or there is no boundary.
+
+    Lists have one index: `pieces_of` comes before. Tensors of one element are each slice's own.
+    """
+    if not _writes_each_element(operation):
+        return None
+    operands = [tensor for tensor in _tensors(args, kwargs) if tensor.numel() > 1]
+    if not operands or not _have_one_dense_layout(operands):
+        return None
+    ends = {operands[0].numel()}
+    for tensor in operands:
+        ends.update(_boundaries(manager, tensor))
+    if len(ends) == 1:
+        return None
+
+    def cut(start: int, end: int, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [cut(start, end, item) for item in value]
+        if not isinstance(value, torch.Tensor) or value.numel() <= 1:
+            return value
+        return value.as_strided((end - start,), (1,), value.storage_offset() + start)
+
+    return (
+        (
+            tuple(cut(start, end, value) for value in args),
+            {name: cut(start, end, value) for name, value in kwargs.items()},
+        )
+        for start, end in pairwise((0, *sorted(ends)))
+    )
+
+
+def _writes_each_element(operation: Any) -> bool:
+    """Whether an operation only writes in place, each element from the same elements."""
+    if is_higher_order(operation):
+        return False
+    schema = operation._schema
+    if any(result.alias_info is None for result in schema.returns):
+        return False
+    if schema.name.startswith(LIST_PREFIXES):
+        return schema.name.endswith("_") and 0 in written_arguments(operation)[0]
+    draws = torch.Tag.nondeterministic_seeded in operation.tags
+    return torch.Tag.pointwise in operation.tags and schema.name.endswith("_") and not draws
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    for value in (*args, *kwargs.values()):
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor):
+                yield item
+
+
+def _have_one_dense_layout(tensors: list[torch.Tensor]) -> bool:
+    """Whether equal places of the tensors' memory are equal elements, without gaps."""
+    first = tensors[0]
+    return all(
+        tensor.layout is torch.strided
+        and tensor.size() == first.size()
+        and tensor.stride() == first.stride()
+        for tensor in tensors
+    ) and torch.ops.aten.is_non_overlapping_and_dense(first)
+
+
+def _boundaries(manager: TensorManager, tensor: torch.Tensor) -> range:
+    """The elements, counted in memory, with which a tensor's second and later chunks begin."""
+    if not manager.element_places(tensor):
+        return range(0)
+    first = -(tensor.data_ptr() - manager.base) % manager.chunk_bytes
+    if first % tensor.itemsize:
+        return range(0)
+    step = manager.chunk_bytes // tensor.itemsize
+    return range(first // tensor.itemsize or step, tensor.numel(), step)
