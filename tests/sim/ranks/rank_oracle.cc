@@ -174,15 +174,24 @@ void RankSimulation::CheckAllCommitted() {
   }
 }
 
-// A commit that has waited long enough goes on without the ranks that have not called.
+// A commit that has waited long enough goes on without the ranks that have not called. Commits of
+// all ranks, which have waited long enough too, are refused before.
 void RankSimulation::NoteWaits() {
-  const Duration patience = std::min(kPatience, config_.limits.max_wait);
-  const bool some = std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
-    const auto* const commit = std::get_if<CommitCall>(&entry.second.event);
-    return commit != nullptr && !commit->with_all_ranks && now_ - entry.second.called >= patience;
-  });
+  const auto is_late = [this](bool with_all_ranks, Duration patience) {
+    return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+      const auto* const commit = std::get_if<CommitCall>(&entry.second.event);
+      return commit != nullptr && commit->with_all_ranks == with_all_ranks &&
+             now_ - entry.second.called >= patience;
+    });
+  };
+  const Duration most = config_.limits.max_wait;
+  if (!is_late(false, std::min(kPatience, most))) return;
+  const bool all_are_refused = is_late(true, most);
+  const auto still_waits = [&](const CommitCall& commit) {
+    return !commit.with_all_ranks || !all_are_refused;
+  };
   for (const auto& [id, rank] : clients_) {
-    if (some && !Waits<CommitCall>(id)) in_vain_.insert(id);
+    if (!Waits<CommitCall>(id, still_waits)) in_vain_.insert(id);
   }
 }
 
