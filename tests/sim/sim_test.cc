@@ -170,6 +170,12 @@ constexpr uint64_t kBrokenOnceWithParts[] = {
     1002667,  // A session that asked for a size joined a job whose maker did not, and had died.
 };
 
+// The same, on a device that runs on with what killed clients left.
+constexpr uint64_t kBrokenOnceWithQuarantine[] = {
+    202611262848805,  // A device's share kept what it had to give back while host memory was
+                      // replaced.
+};
+
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   std::vector<Config> configs;
   for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
@@ -178,6 +184,10 @@ TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   }
   for (const uint64_t seed : kBrokenOnceWithParts) {
     configs.push_back(WithParts(WithActivations(MakeConfig(seed))));
+  }
+  for (const uint64_t seed : kBrokenOnceWithQuarantine) {
+    configs.push_back(MakeConfig(seed));
+    configs.back().quarantine = true;
   }
   for (const Config& config : configs) ExpectKept(config, /*echo=*/nullptr);
 }

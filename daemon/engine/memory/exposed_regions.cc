@@ -87,7 +87,10 @@ void EngineState::RegionCopied(Job& job, const absl::Status& status) {
   for (const ChunkIndex index : job.members) {
     if (index != kNoChunk) ScheduleChunk(index);
   }
-  ScheduleRoomCheck(job, Tier::kHost);
+  // No room was made meanwhile, at the device either.
+  for (const Tier tier : kMemoryTiers) {
+    if (job.share(tier).exists()) ScheduleRoomCheck(job, tier);
+  }
   if (job.exposed_regions.empty()) {
     exposed_.erase(job.id);
     OpenWaiting();
