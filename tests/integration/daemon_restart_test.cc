@@ -123,7 +123,7 @@ TEST_F(DaemonRestartTest, AJobThatNoLongerFitsIsDroppedAndLogged) {
   stepping_.Train(3);
   Kill();
   KillOptions smaller = options_;
-  smaller.host_pool = "6MiB";  // Of three chunks, which no job fits.
+  smaller.host_pool = "6MiB";  // No job fits three chunks.
   Start(smaller.Flags(sockets_, directory_.path()));
   EXPECT_THAT(daemon_->log(), HasSubstr("job \"killed\" is lost, with its step"));
   EXPECT_THAT(daemon_->log(), HasSubstr("of the host pool, which has"));
