@@ -280,7 +280,9 @@ class EngineState {
   // The id by which the session knows the entry.
   ChunkId IdFor(ChunkIndex index, SessionId session) const;
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
+  absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
+  absl::Status KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index);
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, bool may_be_leased,
                               std::vector<ChunkIndex>* indices);

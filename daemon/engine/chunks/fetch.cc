@@ -94,6 +94,12 @@ void EngineState::On(const FetchCall& event) {
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
   if (event.tier == Tier::kDevice) job.uses_device = true;
+  if (event.tier == Tier::kDevice && event.access == Access::kWrite) {
+    for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
+      status = KeepCopyOfDevice(*session, event.chunks[i], (*indices)[i]);
+    }
+    if (!status.ok()) return Refuse(event.call, status);
+  }
   const auto is_shared = [this](ChunkIndex index) { return MustCopyToWrite(index); };
   if (event.access == Access::kWrite && std::any_of(indices->begin(), indices->end(), is_shared)) {
     return Unshare(*session, event, *indices);

@@ -1,6 +1,7 @@
 // What sessions of one user have in common, on an EngineByteHarness: which bytes become one, who
 // sees what, and that memory goes with its last reader.
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -330,6 +331,71 @@ TEST_F(CommonTest, NamedJobsAndRanksShareNothingThisWay) {
     node_.Post(offer);
     EXPECT_TRUE(absl::IsFailedPrecondition(node_.ReplyTo(offer.call).status));
   }
+}
+
+// Two sessions that lease at one device, four chunks each.
+class CommonDeviceTest : public testing::Test {
+ protected:
+  EngineByteHarness* Node() {
+    node_.elastic_ = true;
+    node_.device_share_ = EngineByteHarness::kChunk * 4;
+    return &node_;
+  }
+  MemoryPlace Lease(const Script& script, size_t i, Access access) {
+    const ChunkId chunk = script.chunks()[i];
+    const Reply reply = node_.Fetch(script.session(), chunk, Tier::kDevice, access);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return std::get<FetchReply>(reply.value).leases.at(0).place;
+  }
+  std::vector<float> At(const MemoryPlace& place) {
+    const char* const bytes = node_.At(place);
+    std::vector<float> values(kElements);
+    std::memcpy(values.data(), bytes, kElements * sizeof(float));
+    return values;
+  }
+  void Share() {
+    a_.Offer();
+    EXPECT_EQ(b_.Offer().shared.size(), 2u);
+    EXPECT_EQ(a_.Offer().shared.size(), 2u);
+  }
+
+  EngineByteHarness node_{{{EngineByteHarness::kChunk * 8},
+                           EngineByteHarness::kChunk * 96,
+                           EngineByteHarness::kChunk * 256,
+                           Limits()}};
+  Script a_{Node(), 2, 1}, b_{Node(), 2, 1};
+};
+
+TEST_F(CommonDeviceTest, EachHasACopyOfWhatIsCommonAtItsDevice) {
+  Share();
+  const MemoryPlace of_a = Lease(a_, 1, Access::kRead), of_b = Lease(b_, 1, Access::kRead);
+  EXPECT_TRUE(of_a.region != of_b.region || of_a.offset != of_b.offset);
+  EXPECT_EQ(At(of_a), Values(2));
+  EXPECT_EQ(At(of_b), Values(2));
+}
+
+// A kernel may be reading there, so that the place must stay what it is.
+TEST_F(CommonDeviceTest, AWriterKeepsWhatItHasLeasedAndOthersDoNotSeeWhatItWrites) {
+  Share();
+  const MemoryPlace read = Lease(a_, 0, Access::kRead);
+  const MemoryPlace written = Lease(a_, 0, Access::kWrite);
+  EXPECT_EQ(written.region, read.region);
+  EXPECT_EQ(written.offset, read.offset);
+  const std::vector<float> values = Values(77);
+  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
+  node_.Release(a_.session(), a_.chunks()[0]);
+  EXPECT_EQ(a_.Read(0), Values(77)) << "it leaves the device";
+  EXPECT_EQ(b_.Read(0), Values(1));
+  EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), Values(1));
+}
+
+TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceIsCopiedBeforeItIsWritten) {
+  Share();
+  const std::vector<float> values = Values(77);
+  std::memcpy(node_.At(Lease(a_, 0, Access::kWrite)), values.data(), kElements * sizeof(float));
+  node_.Release(a_.session(), a_.chunks()[0]);
+  EXPECT_EQ(a_.Read(0), Values(77));
+  EXPECT_EQ(b_.Read(0), Values(1));
 }
 
 TEST_F(CommonTest, WithoutMemoryASessionKeepsItsOwn) {

@@ -28,10 +28,14 @@ constexpr Duration kPatience = std::chrono::seconds(2);
 
 absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& event) const {
   const Job& job = *session.job;
-  if (!job.name.empty() || job.work != Tier::kHost) {
+  if (!job.name.empty()) {
     return absl::FailedPreconditionError(
-        "only sessions with a job of their own whose chunks are leased in host memory share "
-        "contents with others of their user; leave out the job's name and its device share");
+        "only sessions with a job of their own share contents with others of their user; leave out "
+        "the job's name");
+  }
+  if (!job.share(Tier::kHost).exists()) {
+    return absl::FailedPreconditionError(
+        "contents are shared in host memory, and the job has no share of it");
   }
   if (draining_) {
     return absl::UnavailableError("the memtide daemon is draining and shares no more contents");
@@ -250,7 +254,9 @@ void EngineState::AnswerOffer(Offer& offer) {
   reply.value = std::move(offer.reply);
   Emit(std::move(reply));
   const Share& host = job.share(Tier::kHost);
-  if (shares) SendBudget(session.id, host.slots().size(), host.most_slots());
+  if (shares && job.work == Tier::kHost) {
+    SendBudget(session.id, host.slots().size(), host.most_slots());
+  }
   MaybeEndHiddenJob(CommonsOf(session));
 }
 

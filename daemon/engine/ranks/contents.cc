@@ -55,17 +55,23 @@ void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   FreeChunk(from);
 }
 
-// A new entry for a content of the same kind. No id names it yet. RESOURCE_EXHAUSTED: the home tier
-// has no free slot; a segment with more is being made if the share permits.
-absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
+// RESOURCE_EXHAUSTED: the home tier has no free slot; a segment with more is being made if the
+// share permits.
+absl::StatusOr<Slot> EngineState::TakeHomeSlot(Job& job, ChunkIndex shared) {
   const SlotPool& slots = job.share(job.home).slots();
   const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
   if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
     Grow(job, job.home);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("sessions share the content of chunk ", IdOf(like).value(), ", and the job's ",
-                     TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "sessions share the content of chunk ", IdOf(shared).value(), ", and the job's ",
+        TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
   }
+  return job.share(job.home).Take();
+}
+
+// A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.
+absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
+  MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, like));
   const ChunkIndex index = chunks_.Claim(&job);
   Chunk& chunk = chunks_[index];
   const Chunk& model = chunks_[like];
@@ -73,7 +79,7 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
   chunk.undefined = model.undefined;
   chunk.home = job.home;
   chunk.member = job.members.Add(index);
-  chunk.slot(job.home) = job.share(job.home).Take();
+  chunk.slot(job.home) = std::move(slot);
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
   job.names.AddUnnamed(index, IdOf(index));
   MarkDirty(index);
@@ -108,6 +114,34 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
     MoveId(job, ids[i], (*indices)[i], entry);
     (*indices)[i] = entry;
   }
+  return absl::OkStatus();
+}
+
+// A session writes, at the device, what is common. A lease on a device stays where it is, as
+// kernels may be running there: the copy at the device becomes the chunk's own content. Nothing is
+// changed where there is no such copy, or where something else uses the chunk. The error is
+// TakeHomeSlot()'s.
+absl::Status EngineState::KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  const bool is_elsewhere = chunk.pinned() && !chunk.pinned_at(Tier::kDevice);
+  if (chunk.common == nullptr || !chunk.valid_at(Tier::kDevice) || is_elsewhere ||
+      chunk.copies.flight != nullptr || !chunk.evicts.empty()) {
+    return absl::OkStatus();
+  }
+  Job& job = *session.job;
+  MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, index));
+  WithdrawOffer(session, id);
+  chunk.slot(job.home) = std::move(slot);
+  chunk.home = job.home;
+  chunk.copies.valid = TierSet(Tier::kDevice);
+  chunk.prefetched_to.Remove(Tier::kHost);
+  CommonContent& content = *std::exchange(chunk.common, nullptr);
+  chunk.of_common.End();
+  chunk.of_readers.End();
+  MarkDirty(index);
+  Rank(index);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  LeaveContent(content);
   return absl::OkStatus();
 }
 
@@ -189,8 +223,13 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
       FreeChunk(copy);
       continue;
     }
-    // The client has the old place mapped until it gets the new one.
+    // The client has the old place mapped until it gets the new one. What it has leased at the
+    // device meanwhile, it keeps there.
     const Pin* const pin = chunks_[shared].FindPin(session->id);
+    if (pin != nullptr && pin->granted() && chunks_[shared].pinned_at(Tier::kDevice)) {
+      FreeChunk(copy);
+      continue;
+    }
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }

@@ -242,6 +242,8 @@ class EngineByteHarness {
     open.job_name = job;
     open.time_to_live = time_to_live;
     open.elastic = elastic_;
+    open.device_share = device_share_;
+    if (!device_share_.IsZero()) open.device_memory = MemoryKind::kSharedMemory;
     open.durable_every = durable_every_;
     Post(ClientConnected{open.session, uid, 1});
     Post(open);
@@ -314,6 +316,7 @@ class EngineByteHarness {
   std::set<std::pair<SessionId, RegionId>> sent_;
   bool elastic_ = false;           // For the jobs that Open() and OpenRank() open.
   uint32_t durable_every_ = 0;     // As elastic_.
+  Bytes device_share_;             // As elastic_.
   bool plant_collisions_ = false;  // All contents have one digest.
   bool saves_although_it_fails_ = false;
   bool keeps_unflushed_ = false;  // For PowerCut().

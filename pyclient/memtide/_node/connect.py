@@ -60,8 +60,9 @@ class Connection:
 
     @property
     def shares_contents(self) -> bool:
-        """Whether other scripts of the user may share contents with the session: they use the
-        node's daemon, too, and ranks and named jobs share none with others."""
+        """Whether other sessions of the user may share contents with this one: they use the same
+        daemon, which is no private one of this process. Ranks that share their job, and named
+        jobs, share none with others."""
         return self.daemon is None and self.training is None and not self.is_named
 
 
@@ -276,13 +277,16 @@ def _one_rank_of(
 def _chunk_bytes_of_others(request: SessionRequest, node: inspection.Node) -> int:
     """The chunk size of another script of this user: in chunks of one size they can share contents
     (docs/decisions/0037). 0: there is none whose size suits this one, too."""
-    if request.job_name or request.ranks > 1 or node.devices:
+    if request.job_name or request.ranks > 1:
         return 0
-    pools = {pool.tier: pool.obtainable_bytes for pool in node.pools}
+    pools = {pool.tier: pool.obtainable_bytes for pool in _pools_of(request.rank, node)}
+    least_slots = {"host": _LEAST_HOST_SLOTS}
+    if node.devices:
+        least_slots["device"] = chunk_size.LEAST_SLOTS
     for session in node.sessions:
         is_like_this = session.get("uid") == os.getuid() and not session.get("job_name")
         size = int(session.get("chunk_size_bytes", 0)) if is_like_this else 0
-        if not size or pools.get("host", 0) < _LEAST_HOST_SLOTS * size:
+        if not size or any(pools.get(tier, 0) < n * size for tier, n in least_slots.items()):
             continue
         better = chunk_size.clearly_better(
             request.parameters, pools, size, min_slots=node.min_slots

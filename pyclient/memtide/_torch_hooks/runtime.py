@@ -93,11 +93,7 @@ class Runtime:
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer, training)
-        # What leaves host memory for a device, or is a GPU's, is not shared.
-        in_host_memory = self.manager.device.type == "cpu" and not client.properties.device_slots
-        self.common: CommonParameters | None = None
-        if shares_contents and in_host_memory:
-            self.common = CommonParameters(self.manager)
+        self.common = CommonParameters(self.manager) if shares_contents else None
         calls = self.offloaded.calls
         if calls.ranks is not None and training is not None:
             calls.ranks.on_difference = SaysDifference(

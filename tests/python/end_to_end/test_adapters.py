@@ -131,3 +131,15 @@ def test_scripts_without_a_chunk_size_have_the_same(
 def test_a_script_alone_shares_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
     node = _usage_at_end(cli, sockets, "frozen", 1, tmp_path / "ours")
     assert node.kinds["parameter"].shared_bytes == 0
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("kind", ["frozen", "writes"])
+def test_scripts_on_a_gpu_keep_their_frozen_model_once(cli: Cli, tmp_path: Path, kind: str) -> None:
+    flags = ("--no-host-reserve", "--device-pool=32MiB")
+    with node_daemon(tmp_path / "ssd", *flags, host_pool="512MiB", device="cuda") as sockets:
+        node = _usage_at_end(cli, sockets, kind, 2, tmp_path / "ours")
+    assert node.kinds["parameter"].device_bytes
+    least = _MODEL_BYTES - _CHUNK_BYTES if kind == "frozen" else _MODEL_BYTES // 2
+    assert node.kinds["parameter"].shared_bytes >= least
+    assert _results(tmp_path / "ours", 2) == _plain(cli, kind, 2, tmp_path / "plain")

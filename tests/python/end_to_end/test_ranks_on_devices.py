@@ -59,10 +59,32 @@ def test_ranks_of_one_daemon_are_on_a_device_each(
         done = cli.memtide("run", *flags, "torchrun", *run, RESULT=ours, **more).check()
     assert ours.read_bytes() == plain.read_bytes()
     assert "without memtide" not in done.err
-    sessions = [s for s in json.loads(seen.read_text(encoding="utf-8")) if int(s.get("job_id", 0))]
+    usage = json.loads(seen.read_text(encoding="utf-8"))
+    sessions = [session for session in usage["sessions"] if int(session.get("job_id", 0))]
     assert sorted(int(session.get("device_number", 0)) for session in sessions) == devices
     # Each has all of its device.
     shares = {int(session["device_share_bytes"]) for session in sessions}
     assert shares == {_POOL_MIB << 20}
     moved = json.loads(stats.read_text(encoding="utf-8"))["moved_bytes"]
     assert moved["device_to_host_bytes"] > 6 << 20
+
+
+# The frozen layers have 12 MiB, which do not fit the device beside what is trained.
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("emulated:2", 0), ("cuda", 2)], ids=["emulated", "GPUs"]
+)
+def test_ranks_on_devices_keep_what_is_frozen_once(
+    device: str, gpus: int, environment_of: EnvironmentOf, cli: Cli, tmp_path: Path
+) -> None:
+    more = environment_of(gpus) | {"FROZEN": "1"}
+    plain, ours, seen = (tmp_path / name for name in ("plain", "ours", "seen"))
+    run = [*_TORCHRUN, _SCRIPT]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain, FROZEN="1").check()
+    with node_daemon(
+        tmp_path / "ssd", "--device-pool=20MiB", host_pool="96MiB", device=device
+    ) as sockets:
+        more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen}"}
+        cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
+    assert ours.read_bytes() == plain.read_bytes()
+    shared_bytes = json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"]
+    assert shared_bytes >= 10 << 20

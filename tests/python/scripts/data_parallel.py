@@ -1,5 +1,6 @@
-"""DistributedDataParallel in two processes, of a launcher or its own. Rank 0 writes the result, and
-runs the Python program AT_END of the environment while both live."""
+"""DistributedDataParallel in two processes, of a launcher or its own. It trains all layers or, with
+FROZEN in the environment, the last one. Rank 0 writes the result, and runs the Python program
+AT_END of the environment while both live."""
 
 import os
 import subprocess
@@ -17,8 +18,11 @@ def train(rank: int, meeting: str) -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(12) for layer in (nn.Linear(512, 512), nn.GELU())]
     model = nn.Sequential(*layers, nn.Linear(512, 10))
+    if "FROZEN" in os.environ:
+        model[:-1].requires_grad_(False)
     ranks = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(ranks.parameters(), lr=1e-3)
+    trained = [parameter for parameter in ranks.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3)
     losses = []
     torch.manual_seed(rank)
     for _ in range(6):

@@ -1,4 +1,5 @@
-"""Writes what the daemon says of its sessions to a file: `write_sessions.py FILE`."""
+"""Writes what the daemon says of its sessions, and the bytes that these have in common, to a file:
+`write_sessions.py FILE`."""
 
 from __future__ import annotations
 
@@ -9,5 +10,7 @@ from pathlib import Path
 from memtide._node import inspection
 
 if __name__ == "__main__":
-    sessions = inspection.inspect(sessions=True).sessions
-    Path(sys.argv[1]).write_text(json.dumps(sessions), encoding="utf-8")
+    node = inspection.inspect(sessions=True)
+    shared_bytes = sum(kind.shared_bytes for kind in node.kinds.values())
+    usage = {"sessions": node.sessions, "shared_bytes": shared_bytes}
+    Path(sys.argv[1]).write_text(json.dumps(usage), encoding="utf-8")

@@ -208,6 +208,8 @@ void ClientSimulation::OnFetch(Client* client, const FetchCall& call, const Fetc
                                           seen, " where ", content.stamp, " was written"));
     }
     if (writes) content.shared = 0;
+    const bool on_device = node_.regions().at(lease.place.region).pool.tier == Tier::kDevice;
+    if (content.shared != 0 && on_device) Hit(ClientProbe::kReadSharedOnDevice);
     client->leases[lease.chunk] = lease;
     client->shown[lease.chunk] = seen;
   }

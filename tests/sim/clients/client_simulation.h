@@ -59,6 +59,7 @@ enum class ClientProbe : uint8_t {
   kCollided,    // Digests were equal, and bytes were not.
   kReadShared,  // A lease of what is common,
   kTwoReaders,  // which another client leases, too.
+  kReadSharedOnDevice,
   kLeftBehind,  // A client that writes what it shared still had it leased for reading.
   kWrittenByPart,
   kCommittedShared,
@@ -72,7 +73,7 @@ enum class ClientProbe : uint8_t {
   kEndedJob,
   kEndedNoForeignJob,
 };
-inline constexpr int kClientProbes = 34;
+inline constexpr int kClientProbes = 35;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.

@@ -22,6 +22,8 @@ ClientConfig WithCommonContents(uint64_t seed) {
     config.host_slots = config.clients * (config.chunks + 6) + random.Between(0, 30);
   }
   config.stamps_of_digest = random.Percent(30) ? random.Between(2, 4) : 1;
+  // A script leases at the device, too, where a common content has a copy for each of them.
+  if (random.Percent(40)) config.device_slots = config.clients * 4 + random.Between(1, 16);
   config.hostile = random.Percent(15);
   config.fail_region_percent = random.Percent(20) ? 30 : 0;
   config.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 12},   {ClientOp::kConnect, 3},
@@ -41,9 +43,6 @@ ClientConfig WithQuotas(uint64_t seed) {
   config.clients = random.Between(2, 6);
   config.other_user_percent = 50;
   config.ssd_slots += config.elastic ? random.Between(0, 40) : 0;
-  if (config.elastic && random.Percent(30)) {
-    config.device_slots = config.clients * 4 + random.Between(1, 16);
-  }
   config.weights[ClientOp::kSetQuotas] = random.Between(1, 12);
   config.weights[ClientOp::kEndJob] = random.Between(1, 4);
   config.weights[ClientOp::kConnect] = 12;
@@ -66,6 +65,10 @@ void CommonSimulation::Connect() {
   OpenCall open;
   open.elastic = config_.elastic;
   if (!config_.elastic) open.host_share = MiB(2) * (config_.chunks + 4);
+  if (config_.device_slots > 0) {
+    open.device_memory = MemoryKind::kSharedMemory;
+    open.device_share = MiB(2) * 4;
+  }
   ConnectAs(script, open);
 }
 
