@@ -96,7 +96,7 @@ typedef struct memtide_options {
   const char* job_name; /* sessions with the same name share a job; NULL or "": a job of its own */
   const char* program;  /* shown in listings; may be NULL */
   uint64_t chunk_bytes; /* a multiple of 2 MiB; 0: 1/24 of the host share, at most 1/12 of the
-                           device share, 2 to 64 MiB */
+                           device share, 2 to 64 MiB, with a device 128 */
   uint64_t device_share_bytes; /* 0: all that is free, elastic if it is lent slot by slot */
   uint64_t host_share_bytes;   /* 0: elastic, all that other jobs do not need */
   uint64_t ssd_share_bytes;    /* 0: elastic, all that other jobs do not need */
@@ -213,7 +213,8 @@ MEMTIDE_API int memtide_allocate_above_ssd(memtide_client* client, int kind, uin
  * chunks than chunks_per_call, those before the call that fails are discarded. */
 MEMTIDE_API int memtide_discard(memtide_client* client, const uint32_t* places, size_t count);
 /* Offers chunks that the program will not write soon: what another session of the user has as well
- * is kept once, and shared[i] is 1, else 0. FAILED_PRECONDITION: the job has a name or a device. */
+ * is kept once, and shared[i] is 1, else 0. FAILED_PRECONDITION: the job has a name, or no host
+ * memory. */
 MEMTIDE_API int memtide_offer(memtide_client* client, const uint32_t* places, size_t count,
                               uint8_t* shared);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.

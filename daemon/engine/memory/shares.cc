@@ -113,7 +113,10 @@ void EngineState::ShrinkOverQuota() {
 void EngineState::GrowIntoFreed(Job& job, Tier tier) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
-  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, 1, opens);
+  const size_t waiting = job.tier(tier).slot_queue.size(), free = share.slots().spare_slots();
+  // What it gets now may be less than what it waits for: then it goes on waiting.
+  const auto lacking = static_cast<uint32_t>(waiting > free ? waiting - free : 1);
+  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
   const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);

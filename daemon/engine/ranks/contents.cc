@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/state.h"
+#include "proto/protocol.h"
 
 namespace memtide {
 
@@ -120,13 +121,21 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
 // A session writes, at the device, what is common. A lease on a device stays where it is, as
 // kernels may be running there: the copy at the device becomes the chunk's own content. Nothing is
 // changed where there is no such copy, or where something else uses the chunk. The error is
-// TakeHomeSlot()'s.
+// TakeHomeSlot()'s, or UNAVAILABLE and to be called again: the copy is being compared.
 absl::Status EngineState::KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   const bool is_elsewhere = chunk.pinned() && !chunk.pinned_at(Tier::kDevice);
   if (chunk.common == nullptr || !chunk.valid_at(Tier::kDevice) || is_elsewhere ||
-      chunk.copies.flight != nullptr || !chunk.evicts.empty()) {
+      !chunk.evicts.empty()) {
     return absl::OkStatus();
+  }
+  if (chunk.copies.flight != nullptr) {
+    if (!chunk.pinned()) return absl::OkStatus();
+    // The part that copies the content would wait for the lease of the session that writes it.
+    absl::Status status = absl::UnavailableError(
+        absl::StrCat("chunk ", id.value(), " is being compared; call again"));
+    status.SetPayload(kCallAgain, absl::Cord());
+    return status;
   }
   Job& job = *session.job;
   MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, index));
@@ -223,13 +232,8 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
       FreeChunk(copy);
       continue;
     }
-    // The client has the old place mapped until it gets the new one. What it has leased at the
-    // device meanwhile, it keeps there.
+    // The client has the old place mapped until it gets the new one.
     const Pin* const pin = chunks_[shared].FindPin(session->id);
-    if (pin != nullptr && pin->granted() && chunks_[shared].pinned_at(Tier::kDevice)) {
-      FreeChunk(copy);
-      continue;
-    }
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }

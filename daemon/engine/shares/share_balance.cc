@@ -131,7 +131,10 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
                                                             const Opens& opens) {
   const Tier tier = share.tier();
   const Pool pool = share.pool();
-  if (!share.is_elastic() || share.target_ >= share.limit_) return absl::nullopt;
+  if (!share.is_elastic() || share.target_ >= share.limit_) {
+    share.starved_ = false;
+    return absl::nullopt;
+  }
   // A larger share would take memory from other jobs for which the machine has no pages now.
   if (share.make_later_) return absl::nullopt;
   if (!jobs_.at(share.job())->is_active()) return absl::nullopt;
@@ -159,6 +162,8 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
   growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
                        share.chunk_size() * growth.target <= least_fair_share;
+  // Others give nothing back for it, or no more.
+  if (!growth.is_entitled) share.starved_ = false;
   if (growth.is_entitled && more > Free(pool)) {
     // On SSD what is reclaimed is free at once. Above it the job waits for victims to leave.
     share.starved_ = tier != Tier::kSsd;
@@ -184,8 +189,9 @@ absl::optional<ShareLedger::Change> ShareLedger::Grow(Share& share, const Growth
   for (const auto& [id, other] : jobs_) {
     const Share* const its = other->In(pool);
     // A share that lacks room in its quota alone does not use what is free.
-    others_first = others_first || (!growth.is_entitled && its != nullptr && its->starved() &&
-                                    MostSlots(*its, Counting::kLent) > its->target());
+    others_first =
+        others_first || (!growth.is_entitled && its != nullptr && its != &share && its->starved() &&
+                         MostSlots(*its, Counting::kLent) > its->target());
   }
   const Bytes free = others_first ? Bytes(0) : Free(pool);
   const uint64_t permitted =

@@ -208,11 +208,11 @@ class Client(Steps):
 
     def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
         """Allocates `count` chunks at consecutive places and returns the first. Not zeroed, but for
-        those of parameters in host memory, which scripts may share (common_parameters.py): what is
-        between parameters is then the same in all of them."""
+        those of parameters, which scripts may share (common_parameters.py): what is between
+        parameters is then the same in all of them."""
         first = c_uint32()
         allocate = self._lib.memtide_allocate_undefined
-        if kind is Kind.PARAMETER and not self.properties.device_slots:
+        if kind is Kind.PARAMETER:
             allocate = self._lib.memtide_allocate
         if home is Home.HOST:
             allocate = self._lib.memtide_allocate_above_ssd

@@ -279,7 +279,7 @@ def _chunk_bytes_of_others(request: SessionRequest, node: inspection.Node) -> in
     (docs/decisions/0037). 0: there is none whose size suits this one, too."""
     if request.job_name or request.ranks > 1:
         return 0
-    pools = {pool.tier: pool.obtainable_bytes for pool in _pools_of(request.rank, node)}
+    pools = _obtainable_bytes(request, node)
     least_slots = {"host": _LEAST_HOST_SLOTS}
     if node.devices:
         least_slots["device"] = chunk_size.LEAST_SLOTS
@@ -296,13 +296,19 @@ def _chunk_bytes_of_others(request: SessionRequest, node: inspection.Node) -> in
     return 0
 
 
-def _searched_chunk_bytes(request: SessionRequest, node: inspection.Node) -> int:
-    # `memtide run` opens its session before the script has made a model (decision 11).
-    if not request.parameters:
-        return 0
+def _obtainable_bytes(request: SessionRequest, node: inspection.Node) -> dict[str, int]:
+    """By tier, the bytes that a job of this request may have."""
     pools = {pool.tier: pool.obtainable_bytes for pool in _pools_of(request.rank, node)}
     for tier, share in (("device", request.device_share_bytes), ("host", request.host_share_bytes)):
         if share:
             pools[tier] = share
+    return pools
+
+
+def _searched_chunk_bytes(request: SessionRequest, node: inspection.Node) -> int:
+    # `memtide run` opens its session before the script has made a model (decision 11).
+    if not request.parameters:
+        return 0
+    pools = _obtainable_bytes(request, node)
     choice = chunk_size.search(request.parameters, pools, min_slots=node.min_slots)
     return choice.chunk_bytes if choice is not None else 0

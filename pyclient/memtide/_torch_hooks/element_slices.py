@@ -2,7 +2,8 @@
 
 The fused step of one embedding, over its parameter, gradient and two moments, may need more chunks
 at once than the device pool has. An operation that writes each element from the same elements of
-its operands gives the same bits slice by slice.
+its operands gives the same bits slice by slice on a GPU, whose threads compute an element each. (On
+a CPU, vectors and the elements after the last one may be rounded in other ways.)
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ def slices_of(
     manager: TensorManager, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Arguments] | None:
     """The arguments of one call for each run of elements between two chunk boundaries of any
-    operand. None: the operation is not element-wise in its operands, or there is no boundary.
+    operand, which touches one chunk of each. None: the operation is not element-wise in its
+    operands, there is no boundary, or one chunk of each operand is more than may be leased.
 
     Lists have one index: `pieces_of` comes before. Tensors of one element are each slice's own.
     """
-    if not _writes_each_element(operation):
+    values = (*args, *kwargs.values())
+    if not _writes_each_element(operation) or any(_is_longer_list(value) for value in values):
         return None
-    operands = [tensor for tensor in _tensors(args, kwargs) if tensor.numel() > 1]
-    if not operands or not _have_one_dense_layout(operands):
+    operands = [tensor for tensor in _tensors(values) if tensor.numel() > 1]
+    if not operands or not _have_one_dense_layout(operands) or _overlap(operands):
+        return None
+    # Nothing is written unless all can be.
+    managed = {tensor.data_ptr() for tensor in operands if manager.element_places(tensor)}
+    if len(managed) > manager.ledger.budget:
         return None
     ends = {operands[0].numel()}
     for tensor in operands:
@@ -41,8 +48,11 @@ def slices_of(
     def cut(start: int, end: int, value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [cut(start, end, item) for item in value]
-        if not isinstance(value, torch.Tensor) or value.numel() <= 1:
+        if not isinstance(value, torch.Tensor):
             return value
+        if value.numel() == 1:
+            # A tensor without dimensions stays one: it takes no part in the promotion of types.
+            return value.reshape(1) if value.dim() > 1 else value
         return value.as_strided((end - start,), (1,), value.storage_offset() + start)
 
     return (
@@ -67,8 +77,12 @@ def _writes_each_element(operation: Any) -> bool:
     return torch.Tag.pointwise in operation.tags and schema.name.endswith("_") and not draws
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    for value in (*args, *kwargs.values()):
+def _is_longer_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 1
+
+
+def _tensors(values: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    for value in values:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, torch.Tensor):
                 yield item
@@ -83,6 +97,12 @@ def _have_one_dense_layout(tensors: list[torch.Tensor]) -> bool:
         and tensor.stride() == first.stride()
         for tensor in tensors
     ) and torch.ops.aten.is_non_overlapping_and_dense(first)
+
+
+def _overlap(tensors: list[torch.Tensor]) -> bool:
+    """Whether two of the tensors share some of their elements, but not all."""
+    spans = sorted({(t.data_ptr(), t.data_ptr() + t.numel() * t.itemsize) for t in tensors})
+    return any(end > start for (_, end), (start, _) in pairwise(spans))
 
 
 def _boundaries(manager: TensorManager, tensor: torch.Tensor) -> range:

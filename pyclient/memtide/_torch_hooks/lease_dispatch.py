@@ -33,6 +33,7 @@ from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks.element_slices import slices_of
 from memtide._torch_hooks.op_schema import (
     are_fake,
+    counting_writes,
     has_own_dispatch,
     name_of,
     only_views,
@@ -91,17 +92,21 @@ class LeaseDispatchMode(OwnMode):
             return self._run(func, args, kwargs, reads, writes)
         except ResourceExhausted as error:
             pieces = pieces_of(func, args, kwargs)
-            slices = None if pieces else slices_of(self._manager, func, args, kwargs)
+            slices = None
+            if pieces is None and len(reads | writes) > self._ledger.budget:
+                slices = slices_of(self._manager, func, args, kwargs)
             if pieces is None and slices is None:
                 raise self._too_many(func, reads | writes) from error
-        if slices is not None:
-            for of_args, of_kwargs in slices:
-                self.__torch_dispatch__(func, types, of_args, of_kwargs)
-            return args[0] if func._schema.returns else None
-        assert pieces is not None
-        return run_pieces(
-            func, pieces, lambda args, kwargs: self.__torch_dispatch__(func, types, args, kwargs)
-        )
+
+        def run_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self.__torch_dispatch__(func, types, args, kwargs)
+
+        if pieces is not None:
+            return run_pieces(func, pieces, run_one)
+        assert slices is not None
+        # Below this mode, a slice has a version of its own.
+        counting_writes(func, args, lambda: [run_one(*each) for each in slices])
+        return args[0] if func._schema.returns else None
 
     def _run(
         self,

@@ -108,11 +108,16 @@ def run(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Below a mode, torch does not count the writes of operations over lists (`_foreach_add_`) in the
     tensors' versions. Then backward would not see that what it has saved was changed.
     """
+    return counting_writes(operation, args, lambda: operation(*args, **kwargs))
+
+
+def counting_writes(operation: Any, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+    """Calls `call`, which does what the operation does, and counts it as `run` says."""
     if not _changes_list(operation):
-        return operation(*args, **kwargs)
+        return call()
     changed = [tensor for tensor in args[0] if not tensor.is_inference()]
     versions = [tensor._version for tensor in changed]
-    result = operation(*args, **kwargs)
+    result = call()
     increment_version([t for t, v in zip(changed, versions, strict=True) if t._version == v])
     return result
 

@@ -41,6 +41,9 @@ def meet(what: str) -> None:
 
 torch.manual_seed(1)
 model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+for layer in model:
+    # After 1200 bytes there is a gap before the next parameter.
+    layer.register_parameter("odd", torch.nn.Parameter(torch.ones(300)))
 model.requires_grad_(False)
 torch.manual_seed(100 + number)
 adapted = torch.nn.Sequential(*(Adapted(layer) for layer in model))

@@ -106,7 +106,9 @@ def test_one_index_of_lists_over_more_than_can_be_leased_is_cut(runtime: Runtime
     (long,) = long_parameters(1, 10)
     parts = long.split(1000)
     expected = [part + 1.0 for part in parts]
+    version = long._version
     torch._foreach_add_([long], 1.0)
+    assert long._version == version + 1
     assert all(torch.equal(*pair) for pair in zip(parts, expected, strict=True))
 
 
@@ -146,16 +148,23 @@ def test_an_operation_over_one_tensor_is_cut_and_returns_it(runtime: Runtime) ->
 @pytest.mark.parametrize(
     "operation",
     [
-        pytest.param(lambda a, b: a.add_(b.view(-1, 8).t().reshape(-1)[:1]), id="one element"),
+        pytest.param(lambda a, b: a.mul_(torch.tensor(0.5)).add_(b), id="a number"),
+        pytest.param(
+            lambda a, b: a.view(8, -1).mul_(torch.full((1, 1), 0.5)).add_(b.view(8, -1)),
+            id="one element",
+        ),
         pytest.param(lambda a, b: a.view(8, -1).t().mul_(b.view(8, -1).t()), id="transposed"),
     ],
 )
 def test_layouts_that_can_be_cut_are_cut(runtime: Runtime, operation: Any) -> None:
-    managed = long_parameters(2, 6)
-    plain = [parameter.clone() for parameter in managed]
+    managed = long_parameters(2, 20)
+    plain = [torch.cat([part.clone() for part in p.split(1000)]) for p in managed]
+    runtime.client.acquired.clear()
     operation(*managed)
+    assert len(runtime.client.acquired) > 20
     operation(*plain)
-    assert torch.equal(managed[0].clone(), plain[0])
+    parts = zip(managed[0].split(1000), plain[0].split(1000), strict=True)
+    assert all(torch.equal(*pair) for pair in parts)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +175,14 @@ def test_layouts_that_can_be_cut_are_cut(runtime: Runtime, operation: Any) -> No
         pytest.param(lambda a, b: torch.add(a, b), "add", id="a new tensor"),
         pytest.param(lambda a, b: a.cumsum_(0), "cumsum_", id="running sum"),
         pytest.param(lambda a, b: a[::2].mul_(b[::2]), "mul_", id="gaps"),
+        pytest.param(lambda a, b: a[:-2000].add_(a[2000:]), "add_", id="overlapping"),
+        pytest.param(
+            lambda a, b: torch._foreach_addcmul_(
+                *[list(t[:20000].split(1000)) for t in (a, a, b)], torch.full((20,), 2.0)
+            ),
+            "_foreach_addcmul_",
+            id="scalars in a tensor",
+        ),
     ],
 )
 def test_what_cannot_be_cut_says_what_to_do(runtime: Runtime, operation: Any, name: str) -> None:

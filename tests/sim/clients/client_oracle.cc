@@ -207,8 +207,13 @@ void ClientSimulation::OnFetch(Client* client, const FetchCall& call, const Fetc
       return verdict_.Broken(absl::StrCat("WRONG BYTES: chunk ", lease.chunk.value(), " shows ",
                                           seen, " where ", content.stamp, " was written"));
     }
-    if (writes) content.shared = 0;
     const bool on_device = node_.regions().at(lease.place.region).pool.tier == Tier::kDevice;
+    const auto held = client->leases.find(lease.chunk);
+    if (writes && content.shared != 0 && on_device && held != client->leases.end() &&
+        Same(held->second.place, lease.place)) {
+      Hit(ClientProbe::kWroteSharedOnDevice);
+    }
+    if (writes) content.shared = 0;
     if (content.shared != 0 && on_device) Hit(ClientProbe::kReadSharedOnDevice);
     client->leases[lease.chunk] = lease;
     client->shown[lease.chunk] = seen;

@@ -60,7 +60,8 @@ enum class ClientProbe : uint8_t {
   kReadShared,  // A lease of what is common,
   kTwoReaders,  // which another client leases, too.
   kReadSharedOnDevice,
-  kLeftBehind,  // A client that writes what it shared still had it leased for reading.
+  kWroteSharedOnDevice,  // While it had it leased there.
+  kLeftBehind,           // A client that writes what it shared still had it leased for reading.
   kWrittenByPart,
   kCommittedShared,
   kDiedInOffer,
@@ -73,7 +74,7 @@ enum class ClientProbe : uint8_t {
   kEndedJob,
   kEndedNoForeignJob,
 };
-inline constexpr int kClientProbes = 35;
+inline constexpr int kClientProbes = 36;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.
