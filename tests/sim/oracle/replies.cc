@@ -102,7 +102,8 @@ void Model::ObserveReply(const Reply& reply) {
             const auto evicted = state_.chunks.find(chunk);  // Freed since, perhaps.
             if (evicted == state_.chunks.end() || state_.WaitedFor(chunk)) continue;
             const ChunkState& state = evicted->second;
-            if (std::max(state.wanted, state.exchanged) > call.event_number) continue;
+            // The event of the call may grant a fetch that has waited, too.
+            if (std::max(state.wanted, state.exchanged) >= call.event_number) continue;
             evicted->second.evicted_to = event.tier;
           }
         } else if constexpr (std::is_same_v<Kind, DrainCall>) {
