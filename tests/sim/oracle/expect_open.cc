@@ -137,11 +137,14 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   }
   // The other one may wait for memory, of jobs that end or that cede it: then there is nothing to
   // be joined yet.
-  if (join == nullptr && twin != nullptr && (MemoryComes(state) || state.config.elastic)) {
-    if (call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);
-    if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
-      codes.insert(Code::kFailedPrecondition);
-    }
+  const bool may_wait =
+      join == nullptr && twin != nullptr && (MemoryComes(state) || state.config.elastic);
+  if (may_wait && call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);
+  // A job that has lingered long enough may have ended.
+  const bool may_be_gone = join != nullptr && join->IsLate(state.now);
+  if ((may_wait || may_be_gone) && state.config.slot_regions &&
+      call.device_memory == MemoryKind::kSharedMemory) {
+    codes.insert(Code::kFailedPrecondition);
   }
   // It waits until the job's regions are replaced. Meanwhile the job may end, and another be made.
   const auto is_exposed = [&](RegionId region) { return state.exposed.count(region) != 0; };
