@@ -138,8 +138,7 @@ class EngineState {
   // --- memory/shares.cc ---
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
   // their fair share.
-  void GrowShare(Job& job, Tier tier, uint32_t lacking);
-  void GrowIntoFreed(Job& job, Tier tier);
+  void GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim = true);
   ShareLedger::Opens WaitingOpens(Pool pool) const;
   ShareLedger::Demands DemandsOf(Tier tier) const;
   // Tells sessions and waiting chunks that a pool of slots has another size.
@@ -282,6 +281,8 @@ class EngineState {
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
+  absl::Status KeepCopiesOfDevice(Session& session, const FetchCall& event,
+                                  const std::vector<ChunkIndex>& indices);
   absl::Status KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index);
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, bool may_be_leased,
@@ -432,8 +433,10 @@ class EngineState {
   void ReportWait(ChunkIndex index);
   // Whether evictions of the job have waited for a budget since then.
   bool WaitedForBudget(const Job& job, Instant since) const;
-  // The reply to a call that has waited for long, and has to wait on.
-  static absl::Status CallAgain(const std::string& what);
+  // The reply to a call that the client is to make again at once.
+  static absl::Status CallAgain(const std::string& why);
+  // That to a call that has waited for long, and has to wait on.
+  static absl::Status AwaitsBudget(const std::string& what);
 
   // --- chunks/movement.cc, continued ---
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.

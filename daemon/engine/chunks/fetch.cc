@@ -94,15 +94,14 @@ void EngineState::On(const FetchCall& event) {
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
   if (event.tier == Tier::kDevice) job.uses_device = true;
-  if (event.tier == Tier::kDevice && event.access == Access::kWrite) {
-    for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
-      status = KeepCopyOfDevice(*session, event.chunks[i], (*indices)[i]);
-    }
+  const auto some_are_shared = [this, &indices] {
+    return std::any_of(indices->begin(), indices->end(),
+                       [this](ChunkIndex index) { return MustCopyToWrite(index); });
+  };
+  if (event.access == Access::kWrite && some_are_shared()) {
+    if (event.tier == Tier::kDevice) status = KeepCopiesOfDevice(*session, event, *indices);
     if (!status.ok()) return Refuse(event.call, status);
-  }
-  const auto is_shared = [this](ChunkIndex index) { return MustCopyToWrite(index); };
-  if (event.access == Access::kWrite && std::any_of(indices->begin(), indices->end(), is_shared)) {
-    return Unshare(*session, event, *indices);
+    if (some_are_shared()) return Unshare(*session, event, *indices);
   }
 
   auto made = std::make_unique<Waiter>();

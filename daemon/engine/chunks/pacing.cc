@@ -93,13 +93,16 @@ bool EngineState::WaitedForBudget(const Job& job, Instant since) const {
          (job.waited_for_budget.has_value() && *job.waited_for_budget > since);
 }
 
-absl::Status EngineState::CallAgain(const std::string& what) {
-  absl::Status status = absl::UnavailableError(
-      absl::StrCat(what,
-                   " must wait for a daily budget of writes to SSD (`memtide status` has "
-                   "it); the wait goes on when the call comes again"));
+absl::Status EngineState::CallAgain(const std::string& why) {
+  absl::Status status = absl::UnavailableError(why);
   status.SetPayload(kCallAgain, absl::Cord());
   return status;
+}
+
+absl::Status EngineState::AwaitsBudget(const std::string& what) {
+  return CallAgain(absl::StrCat(what,
+                                " must wait for a daily budget of writes to SSD (`memtide status` "
+                                "has it); the wait goes on when the call comes again"));
 }
 
 }  // namespace memtide

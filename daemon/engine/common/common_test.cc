@@ -1,56 +1,14 @@
 // What sessions of one user have in common, on an EngineByteHarness: which bytes become one, who
 // sees what, and that memory goes with its last reader.
 #include <chrono>
-#include <cstring>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/testing/engine_byte_harness.h"
+#include "daemon/engine/testing/frozen_script.h"
 
 namespace memtide {
 namespace {
-
-constexpr size_t kElements = 1000;
-constexpr uint32_t kUid = 1000, kOtherUid = 1001;
-
-std::vector<float> Values(float first) {
-  std::vector<float> values(kElements);
-  std::iota(values.begin(), values.end(), first);
-  return values;
-}
-
-// A session with a few frozen chunks. Two of them with one `first` are alike.
-class Script {
- public:
-  Script(EngineByteHarness* node, uint32_t count, float first, uint32_t uid = kUid) : node_(node) {
-    OpenReply opened;
-    session_ = node->OpenRank("", Duration(0), 0, 0, &opened, uid);
-    chunks_ = node->Allocate(session_, count);
-    for (uint32_t i = 0; i < count; ++i) {
-      node->Fill(session_, chunks_[i], Values(first + static_cast<float>(i)));
-    }
-  }
-
-  SessionId session() const { return session_; }
-  const std::vector<ChunkId>& chunks() const { return chunks_; }
-  CallId Ask() {
-    const OfferCall offer{node_->Call(), session_, chunks_};
-    node_->Post(offer);
-    return offer.call;
-  }
-  OfferReply Answer(CallId call) { return node_->Finish<OfferReply>(call); }
-  OfferReply Offer() { return Answer(Ask()); }
-  std::vector<float> Read(size_t i) { return node_->Read(session_, chunks_[i], kElements); }
-  void Fill(size_t i, float first) { node_->Fill(session_, chunks_[i], Values(first)); }
-  void Dies() { node_->Post(ClientGone{session_}); }
-
- private:
-  EngineByteHarness* const node_;
-  SessionId session_;
-  std::vector<ChunkId> chunks_;
-};
 
 class CommonTest : public testing::Test {
  protected:
@@ -72,7 +30,7 @@ class CommonTest : public testing::Test {
 };
 
 TEST_F(CommonTest, EqualBytesOfTwoSessionsAreKeptOnce) {
-  Script a(&node_, 4, 1), b(&node_, 4, 1);
+  FrozenScript a(&node_, 4, 1), b(&node_, 4, 1);
   EXPECT_TRUE(a.Offer().shared.empty()) << "nobody else has offered them";
   EXPECT_EQ(b.Offer().shared.size(), 4u);
   EXPECT_EQ(a.Offer().shared.size(), 4u);
@@ -87,12 +45,12 @@ TEST_F(CommonTest, EqualBytesOfTwoSessionsAreKeptOnce) {
 }
 
 TEST_F(CommonTest, TheMemoryOfTheUserIsReadOnlyAndIsSentBeforeItIsLeased) {
-  Script a(&node_, 2, 1), b(&node_, 2, 1);
+  FrozenScript a(&node_, 2, 1), b(&node_, 2, 1);
   a.Offer();
   b.Offer();
   a.Offer();
   ASSERT_FALSE(node_.read_only_regions_.empty());
-  for (const Script* script : {&a, &b}) {
+  for (const FrozenScript* script : {&a, &b}) {
     const Reply reply =
         node_.Fetch(script->session(), script->chunks()[0], Tier::kHost, Access::kRead);
     const RegionId region = std::get<FetchReply>(reply.value).leases[0].place.region;
@@ -102,7 +60,7 @@ TEST_F(CommonTest, TheMemoryOfTheUserIsReadOnlyAndIsSentBeforeItIsLeased) {
 }
 
 TEST_F(CommonTest, OtherBytesAreNotSharedAndCostNoCopy) {
-  Script a(&node_, 4, 1), b(&node_, 4, 100);
+  FrozenScript a(&node_, 4, 1), b(&node_, 4, 100);
   const uint64_t segments = node_.memory_segments();
   a.Offer();
   EXPECT_TRUE(b.Offer().shared.empty());
@@ -117,7 +75,7 @@ TEST_F(CommonTest, AnEventExaminesAFewWaitingOffersAndTheNextOneTheOthers) {
   options.limits.chunks_per_call = 4;
   EngineByteHarness node(options);
   node.elastic_ = true;
-  Script a(&node, 4, 1), b(&node, 4, 1);
+  FrozenScript a(&node, 4, 1), b(&node, 4, 1);
   a.Offer();
   while (node.in_flight() > 0) node.FinishOne();
   b.Ask();
@@ -132,7 +90,7 @@ TEST_F(CommonTest, AnEventExaminesAFewWaitingOffersAndTheNextOneTheOthers) {
 }
 
 TEST_F(CommonTest, WhatIsOfferedAgainIsNotHashedAgain) {
-  Script a(&node_, 4, 1);
+  FrozenScript a(&node_, 4, 1);
   a.Offer();
   const CallId again = a.Ask();
   EXPECT_TRUE(node_.Answered(again));
@@ -141,13 +99,13 @@ TEST_F(CommonTest, WhatIsOfferedAgainIsNotHashedAgain) {
 }
 
 TEST_F(CommonTest, AWriterGetsACopyAndOthersDoNotSeeWhatItWrites) {
-  Script a(&node_, 2, 1), b(&node_, 2, 1), c(&node_, 2, 1);
+  FrozenScript a(&node_, 2, 1), b(&node_, 2, 1), c(&node_, 2, 1);
   a.Offer();
-  for (Script* script : {&b, &c, &a}) EXPECT_EQ(script->Offer().shared.size(), 2u);
+  for (FrozenScript* script : {&b, &c, &a}) EXPECT_EQ(script->Offer().shared.size(), 2u);
   b.Fill(0, 50);
   EXPECT_EQ(b.Read(0), Values(50));
   EXPECT_EQ(b.Read(1), Values(2));
-  for (Script* script : {&a, &c}) EXPECT_EQ(script->Read(0), Values(1));
+  for (FrozenScript* script : {&a, &c}) EXPECT_EQ(script->Read(0), Values(1));
   EXPECT_EQ(Allocated(), 3u);
   EXPECT_EQ(Inspect().counters.step_parts, 0u) << "a copy is no step either";
   // The one that has written it back shares it again.
@@ -157,7 +115,7 @@ TEST_F(CommonTest, AWriterGetsACopyAndOthersDoNotSeeWhatItWrites) {
 }
 
 TEST_F(CommonTest, AWriterThatReadsMeanwhileKeepsWhatItHasMapped) {
-  Script a(&node_, 1, 1), b(&node_, 1, 1);
+  FrozenScript a(&node_, 1, 1), b(&node_, 1, 1);
   a.Offer();
   b.Offer();
   a.Offer();
@@ -180,7 +138,7 @@ TEST_F(CommonTest, AWriterThatReadsMeanwhileKeepsWhatItHasMapped) {
 }
 
 TEST_F(CommonTest, UsersNeverMeet) {
-  Script a(&node_, 2, 1), b(&node_, 2, 1, kOtherUid), c(&node_, 2, 1, kOtherUid);
+  FrozenScript a(&node_, 2, 1), b(&node_, 2, 1, kOtherUid), c(&node_, 2, 1, kOtherUid);
   a.Offer();
   EXPECT_TRUE(b.Offer().shared.empty());
   EXPECT_TRUE(a.Offer().shared.empty());
@@ -193,7 +151,7 @@ TEST_F(CommonTest, UsersNeverMeet) {
 
 TEST_F(CommonTest, BytesAreComparedWhereADigestIsNoProof) {
   node_.plant_collisions_ = true;
-  Script a(&node_, 1, 1), b(&node_, 1, 1), c(&node_, 1, 9);
+  FrozenScript a(&node_, 1, 1), b(&node_, 1, 1), c(&node_, 1, 9);
   a.Offer();
   EXPECT_EQ(b.Offer().shared.size(), 1u);
   EXPECT_TRUE(c.Offer().shared.empty());
@@ -204,7 +162,7 @@ TEST_F(CommonTest, BytesAreComparedWhereADigestIsNoProof) {
 }
 
 TEST_F(CommonTest, ManyEqualChunksBecomeOneContent) {
-  Script a(&node_, 1, 0), b(&node_, 1, 0);
+  FrozenScript a(&node_, 1, 0), b(&node_, 1, 0);
   std::vector<ChunkId> zeros = node_.Allocate(b.session(), 40);
   for (const ChunkId chunk : zeros) node_.Fill(b.session(), chunk, Values(0));
   a.Offer();
@@ -219,7 +177,7 @@ TEST_F(CommonTest, ManyEqualChunksBecomeOneContent) {
 }
 
 TEST_F(CommonTest, ALeasedChunkStaysAndIsNamed) {
-  Script a(&node_, 2, 1), b(&node_, 2, 1);
+  FrozenScript a(&node_, 2, 1), b(&node_, 2, 1);
   a.Offer();
   node_.Fetch(b.session(), b.chunks()[1], Tier::kHost, Access::kRead);
   OfferReply reply = b.Offer();
@@ -230,7 +188,7 @@ TEST_F(CommonTest, ALeasedChunkStaysAndIsNamed) {
 }
 
 TEST_F(CommonTest, WhatIsWrittenWhileItIsComparedIsNotShared) {
-  Script a(&node_, 1, 1), b(&node_, 1, 1);
+  FrozenScript a(&node_, 1, 1), b(&node_, 1, 1);
   a.Offer();
   const CallId offer = b.Ask();
   node_.FinishOne();  // The digest is known, and the copy begins.
@@ -250,11 +208,11 @@ TEST_F(CommonTest, WhatIsWrittenWhileItIsComparedIsNotShared) {
 }
 
 TEST_F(CommonTest, MemoryGoesWithItsLastReader) {
-  Script a(&node_, 4, 1);
+  FrozenScript a(&node_, 4, 1);
   const size_t segments = node_.memory_segments();
   a.Offer();
   {
-    Script b(&node_, 4, 1);
+    FrozenScript b(&node_, 4, 1);
     EXPECT_EQ(b.Offer().shared.size(), 4u);
     EXPECT_EQ(a.Offer().shared.size(), 4u);
     b.Dies();
@@ -268,7 +226,7 @@ TEST_F(CommonTest, MemoryGoesWithItsLastReader) {
 }
 
 TEST_F(CommonTest, TheMakerOfAContentDiesAndTheNextOneMakesIt) {
-  Script a(&node_, 2, 1), b(&node_, 2, 1), c(&node_, 2, 1);
+  FrozenScript a(&node_, 2, 1), b(&node_, 2, 1), c(&node_, 2, 1);
   a.Offer();
   const CallId of_b = b.Ask();
   node_.FinishOne();
@@ -282,7 +240,7 @@ TEST_F(CommonTest, TheMakerOfAContentDiesAndTheNextOneMakesIt) {
 }
 
 TEST_F(CommonTest, ADiscardAndAFreeConcernTheSessionAlone) {
-  Script a(&node_, 3, 1), b(&node_, 3, 1);
+  FrozenScript a(&node_, 3, 1), b(&node_, 3, 1);
   a.Offer();
   b.Offer();
   a.Offer();
@@ -296,7 +254,7 @@ TEST_F(CommonTest, ADiscardAndAFreeConcernTheSessionAlone) {
 
 TEST_F(CommonTest, ACommitOfACommonContentLeavesItToTheOthers) {
   for (const bool keep : {false, true}) {
-    Script a(&node_, 2, 1), b(&node_, 2, 1);
+    FrozenScript a(&node_, 2, 1), b(&node_, 2, 1);
     a.Offer();
     b.Offer();
     a.Offer();
@@ -333,76 +291,12 @@ TEST_F(CommonTest, NamedJobsAndRanksShareNothingThisWay) {
   }
 }
 
-// Two sessions that lease at one device, four chunks each.
-class CommonDeviceTest : public testing::Test {
- protected:
-  EngineByteHarness* Node() {
-    node_.elastic_ = true;
-    node_.device_share_ = EngineByteHarness::kChunk * 4;
-    return &node_;
-  }
-  MemoryPlace Lease(const Script& script, size_t i, Access access) {
-    const ChunkId chunk = script.chunks()[i];
-    const Reply reply = node_.Fetch(script.session(), chunk, Tier::kDevice, access);
-    EXPECT_TRUE(reply.status.ok()) << reply.status;
-    return std::get<FetchReply>(reply.value).leases.at(0).place;
-  }
-  std::vector<float> At(const MemoryPlace& place) {
-    const char* const bytes = node_.At(place);
-    std::vector<float> values(kElements);
-    std::memcpy(values.data(), bytes, kElements * sizeof(float));
-    return values;
-  }
-  void Share() {
-    a_.Offer();
-    EXPECT_EQ(b_.Offer().shared.size(), 2u);
-    EXPECT_EQ(a_.Offer().shared.size(), 2u);
-  }
-
-  EngineByteHarness node_{{{EngineByteHarness::kChunk * 8},
-                           EngineByteHarness::kChunk * 96,
-                           EngineByteHarness::kChunk * 256,
-                           Limits()}};
-  Script a_{Node(), 2, 1}, b_{Node(), 2, 1};
-};
-
-TEST_F(CommonDeviceTest, EachHasACopyOfWhatIsCommonAtItsDevice) {
-  Share();
-  const MemoryPlace of_a = Lease(a_, 1, Access::kRead), of_b = Lease(b_, 1, Access::kRead);
-  EXPECT_EQ(At(of_a), Values(2));
-  EXPECT_EQ(At(of_b), Values(2));
-}
-
-// A kernel may be reading there, so that the place must stay what it is.
-TEST_F(CommonDeviceTest, AWriterKeepsWhatItHasLeasedAndOthersDoNotSeeWhatItWrites) {
-  Share();
-  const MemoryPlace read = Lease(a_, 0, Access::kRead);
-  const MemoryPlace written = Lease(a_, 0, Access::kWrite);
-  EXPECT_EQ(written.region, read.region);
-  EXPECT_EQ(written.offset, read.offset);
-  const std::vector<float> values = Values(77);
-  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
-  node_.Release(a_.session(), a_.chunks()[0]);
-  EXPECT_EQ(a_.Read(0), Values(77)) << "it leaves the device";
-  EXPECT_EQ(b_.Read(0), Values(1));
-  EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), Values(1));
-}
-
-TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceIsCopiedBeforeItIsWritten) {
-  Share();
-  const std::vector<float> values = Values(77);
-  std::memcpy(node_.At(Lease(a_, 0, Access::kWrite)), values.data(), kElements * sizeof(float));
-  node_.Release(a_.session(), a_.chunks()[0]);
-  EXPECT_EQ(a_.Read(0), Values(77));
-  EXPECT_EQ(b_.Read(0), Values(1));
-}
-
 TEST_F(CommonTest, WithoutMemoryASessionKeepsItsOwn) {
   const EngineOptions small{
       {}, EngineByteHarness::kChunk * 26, EngineByteHarness::kChunk * 256, Limits()};
   EngineByteHarness node(small);
   node.elastic_ = true;
-  Script a(&node, 8, 1), b(&node, 8, 1);
+  FrozenScript a(&node, 8, 1), b(&node, 8, 1);
   a.Offer();
   const OfferReply reply = b.Offer();
   EXPECT_LT(reply.shared.size(), 8u);

@@ -169,7 +169,7 @@ void EngineState::ExpireResizes() {
   for (const auto& [id, job] : jobs_) {
     if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
     if (writes_.WaitingOf(id) > 0) {
-      EndResize(*job, CallAgain("the new share"));
+      EndResize(*job, AwaitsBudget("the new share"));
       continue;
     }
     ++counters_.deadlines_exceeded;

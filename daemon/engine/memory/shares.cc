@@ -44,16 +44,16 @@ void EngineState::Apply(const ShareLedger::Changes& changes) {
 
 // Slots that other jobs never used are free as soon as they are reclaimed. Slots in use become free
 // later: ServeFreed() then lists a room check, which leads here again.
-void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking) {
+void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
   const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
-  if (growth->reclaim.has_value()) {
+  if (may_reclaim && growth->reclaim.has_value()) {
     Apply(ledger_.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
   }
   for (const ShareLedger::Reclaim& within : growth->within_quotas) {
-    Apply(ledger_.ReclaimFromOthers(within, DemandsOf(tier)));
+    if (may_reclaim) Apply(ledger_.ReclaimFromOthers(within, DemandsOf(tier)));
   }
   const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);
@@ -108,20 +108,8 @@ void EngineState::ShrinkOverQuota() {
   }
 }
 
-// Other jobs have given memory back for this share. Were it left for the next job that asks, a job
+// Jobs that wait for memory of others have it first. Were it left for the next job that asks, a job
 // above its fair share could take it again and again.
-void EngineState::GrowIntoFreed(Job& job, Tier tier) {
-  Share& share = job.share(tier);
-  const ShareLedger::Opens opens = WaitingOpens(share.pool());
-  const size_t waiting = job.tier(tier).slot_queue.size(), free = share.slots().spare_slots();
-  // What it gets now may be less than what it waits for: then it goes on waiting.
-  const auto lacking = static_cast<uint32_t>(waiting > free ? waiting - free : 1);
-  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, lacking, opens);
-  if (!growth.has_value()) return;
-  const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
-  if (change.has_value()) Apply(*change);
-}
-
 bool EngineState::ServeFreed() {
   const bool freed = ledger_.TakeFreed();
   if (ended_.empty() && !freed) return false;
@@ -131,7 +119,11 @@ bool EngineState::ServeFreed() {
   for (const auto& [id, job] : jobs_) {
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).starved()) continue;
-      if (job->contents == nullptr) GrowIntoFreed(*job, tier);
+      // What it gets now may be less than what it waits for: then it goes on waiting.
+      const size_t waiting = job->tier(tier).slot_queue.size();
+      const size_t free = job->share(tier).slots().spare_slots();
+      const auto lacking = static_cast<uint32_t>(waiting > free ? waiting - free : 1);
+      if (job->contents == nullptr) GrowShare(*job, tier, lacking, /*may_reclaim=*/false);
       ScheduleRoomCheck(*job, tier);
     }
   }

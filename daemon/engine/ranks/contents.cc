@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/state.h"
-#include "proto/protocol.h"
 
 namespace memtide {
 
@@ -132,10 +131,7 @@ absl::Status EngineState::KeepCopyOfDevice(Session& session, ChunkId id, ChunkIn
   if (chunk.copies.flight != nullptr) {
     if (!chunk.pinned()) return absl::OkStatus();
     // The part that copies the content would wait for the lease of the session that writes it.
-    absl::Status status = absl::UnavailableError(
-        absl::StrCat("chunk ", id.value(), " is being compared; call again"));
-    status.SetPayload(kCallAgain, absl::Cord());
-    return status;
+    return CallAgain(absl::StrCat("the copy of chunk ", id.value(), " is being compared"));
   }
   Job& job = *session.job;
   MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, index));
@@ -151,6 +147,14 @@ absl::Status EngineState::KeepCopyOfDevice(Session& session, ChunkId id, ChunkIn
   Rank(index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   LeaveContent(content);
+  return absl::OkStatus();
+}
+
+absl::Status EngineState::KeepCopiesOfDevice(Session& session, const FetchCall& event,
+                                             const std::vector<ChunkIndex>& indices) {
+  for (size_t i = 0; i < indices.size(); ++i) {
+    MEMTIDE_RETURN_IF_ERROR(KeepCopyOfDevice(session, event.chunks[i], indices[i]));
+  }
   return absl::OkStatus();
 }
 

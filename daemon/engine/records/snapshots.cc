@@ -229,7 +229,7 @@ void EngineState::ExpireWaitForSnapshot(Job& job) {
       ++i;
       continue;
     }
-    absl::Status why = CallAgain(absl::StrCat("the durable step ", commit.step));
+    absl::Status why = AwaitsBudget(absl::StrCat("the durable step ", commit.step));
     if (writes_.WaitingOf(job.id) == 0) {
       ++counters_.deadlines_exceeded;
       const absl::Status late = absl::DeadlineExceededError(

@@ -156,7 +156,8 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     if (status.ok()) return;
     if (!MayBeLentLater(status)) return Refuse(event.call, status);
     // Memory that other jobs are to give back may have to be written first.
-    if (!in_time && writes_.waiting() > 0) return Refuse(event.call, CallAgain("memory for a job"));
+    if (!in_time && writes_.waiting() > 0)
+      return Refuse(event.call, AwaitsBudget("memory for a job"));
     if (!in_time) return Refuse(event.call, status);
     session.opening = true;
     opens_.push_back({open, deadline});

@@ -167,7 +167,7 @@ void EngineState::ExpireCalls() {
     Waiter* const waiter = found->second.get();
     const Job& job = *waiter->job;
     if (writes_.WaitingOf(job.id) > 0) {
-      Fail(*waiter, CallAgain(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+      Fail(*waiter, AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
       continue;
     }
     ++counters_.deadlines_exceeded;
@@ -202,7 +202,7 @@ void EngineState::ExpireCalls() {
     if (found == evicts_.end()) continue;
     EvictOperation& evict = *found->second;
     if (writes_.WaitingOf(evict.job->id) > 0) {
-      EndEvict(evict, CallAgain(absl::StrCat("the eviction of ", evict.missing, " chunks")));
+      EndEvict(evict, AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
       continue;
     }
     ++counters_.deadlines_exceeded;

@@ -25,7 +25,8 @@ def slices_of(
 ) -> Iterator[Arguments] | None:
     """The arguments of one call for each run of elements between two chunk boundaries of any
     operand, which touches one chunk of each. None: the operation is not element-wise in its
-    operands, there is no boundary, or one chunk of each operand is more than may be leased.
+    operands, there is no boundary or one within an element, or one chunk of each operand is more
+    than may be leased.
 
     Lists have one index: `pieces_of` comes before. Tensors of one element are each slice's own.
     """
@@ -35,12 +36,13 @@ def slices_of(
     operands = [tensor for tensor in _tensors(values) if tensor.numel() > 1]
     if not operands or not _have_one_dense_layout(operands) or _overlap(operands):
         return None
+    managed = [tensor for tensor in operands if manager.element_places(tensor)]
     # Nothing is written unless all can be.
-    managed = {tensor.data_ptr() for tensor in operands if manager.element_places(tensor)}
-    if len(managed) > manager.ledger.budget:
+    places = len({tensor.data_ptr() for tensor in managed})
+    if places > manager.ledger.budget or any(t.data_ptr() % t.itemsize for t in managed):
         return None
     ends = {operands[0].numel()}
-    for tensor in operands:
+    for tensor in managed:
         ends.update(_boundaries(manager, tensor))
     if len(ends) == 1:
         return None
@@ -107,10 +109,6 @@ def _overlap(tensors: list[torch.Tensor]) -> bool:
 
 def _boundaries(manager: TensorManager, tensor: torch.Tensor) -> range:
     """The elements, counted in memory, with which a tensor's second and later chunks begin."""
-    if not manager.element_places(tensor):
-        return range(0)
     first = -(tensor.data_ptr() - manager.base) % manager.chunk_bytes
-    if first % tensor.itemsize:
-        return range(0)
     step = manager.chunk_bytes // tensor.itemsize
     return range(first // tensor.itemsize or step, tensor.numel(), step)

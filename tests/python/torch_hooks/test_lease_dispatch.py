@@ -91,6 +91,20 @@ def test_one_operation_over_more_than_can_be_leased_says_what_to_do(runtime: Run
         torch.cat(parameters)
 
 
+def fused_step(*lists: list[torch.Tensor], amsgrad: bool) -> None:
+    """A fused AdamW step of parameters, gradients, states and step numbers."""
+    torch._fused_adamw_(
+        *lists,
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=0.1,
+        eps=1e-8,
+        amsgrad=amsgrad,
+        maximize=False,
+    )
+
+
 def long_parameters(count: int, chunks: int) -> list[nn.Parameter]:
     """Managed parameters whose elements begin within a chunk and end in another."""
     generator = torch.Generator().manual_seed(0)
@@ -121,17 +135,8 @@ def test_a_fused_step_of_one_parameter_over_more_than_can_be_leased_is_cut(
         for second_moment in tensors[3:]:
             second_moment.abs_()
         for number in (1.0, 2.0):
-            torch._fused_adamw_(
-                *([tensor] for tensor in tensors),
-                [torch.tensor(number)],
-                lr=0.1,
-                beta1=0.9,
-                beta2=0.99,
-                weight_decay=0.1,
-                eps=1e-8,
-                amsgrad=True,
-                maximize=False,
-            )
+            step = [torch.tensor(number)]
+            fused_step(*([tensor] for tensor in tensors), step, amsgrad=True)
     for ours, theirs in zip(managed, plain, strict=True):
         assert torch.equal(ours.clone(), theirs)
     assert runtime.client.in_use() == set()
@@ -281,21 +286,7 @@ def test_a_fused_step_only_reads_gradients_that_are_not_scaled(runtime: Runtime)
     runtime.client.acquired.clear()
     lists = [[other] for other in others]
     step = [torch.tensor(1.0)]
-    torch._fused_adamw_(
-        lists[0],
-        [gradient],
-        lists[1],
-        lists[2],
-        [],
-        step,
-        lr=0.1,
-        beta1=0.9,
-        beta2=0.99,
-        weight_decay=0.0,
-        eps=1e-8,
-        amsgrad=False,
-        maximize=False,
-    )
+    fused_step(lists[0], [gradient], lists[1], lists[2], [], step, amsgrad=False)
     assert leased_for(runtime, gradient) == [Access.READ]
     assert leased_for(runtime, others[0]) == [Access.WRITE]
 

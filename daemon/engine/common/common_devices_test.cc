@@ -1,0 +1,105 @@
+// What sessions with a device have in common: the content in host memory, and each device's copies.
+#include <cstring>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "daemon/engine/testing/frozen_script.h"
+#include "gmock/gmock.h"
+
+namespace memtide {
+namespace {
+
+// Two sessions that lease at one device, four chunks each.
+class CommonDeviceTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kSsdSlots = 32;
+
+  EngineByteHarness* Node() {
+    node_.elastic_ = true;
+    node_.device_share_ = EngineByteHarness::kChunk * 4;
+    return &node_;
+  }
+  MemoryPlace Lease(const FrozenScript& script, size_t i, Access access) {
+    const ChunkId chunk = script.chunks()[i];
+    const Reply reply = node_.Fetch(script.session(), chunk, Tier::kDevice, access);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return std::get<FetchReply>(reply.value).leases.at(0).place;
+  }
+  std::vector<float> At(const MemoryPlace& place) {
+    const char* const bytes = node_.At(place);
+    std::vector<float> values(kElements);
+    std::memcpy(values.data(), bytes, kElements * sizeof(float));
+    return values;
+  }
+  void Share() {
+    a_.Offer();
+    EXPECT_EQ(b_.Offer().shared.size(), 2u);
+    EXPECT_EQ(a_.Offer().shared.size(), 2u);
+  }
+
+  EngineByteHarness node_{{{EngineByteHarness::kChunk * 8},
+                           EngineByteHarness::kChunk * 96,
+                           EngineByteHarness::kChunk* kSsdSlots,
+                           Limits()}};
+  FrozenScript a_{Node(), 2, 1}, b_{Node(), 2, 1};
+};
+
+TEST_F(CommonDeviceTest, EachHasACopyOfWhatIsCommonAtItsDevice) {
+  Share();
+  const MemoryPlace of_a = Lease(a_, 1, Access::kRead), of_b = Lease(b_, 1, Access::kRead);
+  EXPECT_EQ(At(of_a), Values(2));
+  EXPECT_EQ(At(of_b), Values(2));
+}
+
+// A kernel may be reading there, so that the place must stay what it is.
+TEST_F(CommonDeviceTest, AWriterKeepsWhatItHasLeasedAndOthersDoNotSeeWhatItWrites) {
+  Share();
+  const MemoryPlace read = Lease(a_, 0, Access::kRead);
+  const MemoryPlace written = Lease(a_, 0, Access::kWrite);
+  EXPECT_EQ(written.region, read.region);
+  EXPECT_EQ(written.offset, read.offset);
+  const std::vector<float> values = Values(77);
+  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
+  node_.Release(a_.session(), a_.chunks()[0]);
+  EXPECT_EQ(a_.Read(0), Values(77)) << "it leaves the device";
+  EXPECT_EQ(b_.Read(0), Values(1));
+  EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), Values(1));
+}
+
+TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceIsCopiedBeforeItIsWritten) {
+  Share();
+  const std::vector<float> values = Values(77);
+  std::memcpy(node_.At(Lease(a_, 0, Access::kWrite)), values.data(), kElements * sizeof(float));
+  node_.Release(a_.session(), a_.chunks()[0]);
+  EXPECT_EQ(a_.Read(0), Values(77));
+  EXPECT_EQ(b_.Read(0), Values(1));
+}
+
+TEST_F(CommonDeviceTest, TheContentGoesWithItsLastReaderAtADevice) {
+  const size_t before = node_.memory_segments();
+  Share();
+  EXPECT_GT(node_.memory_segments(), before);
+  for (FrozenScript* const script : {&a_, &b_}) {
+    for (const size_t i : {0, 1}) {
+      Lease(*script, i, Access::kRead);
+      Lease(*script, i, Access::kWrite);
+      node_.Release(script->session(), script->chunks()[i]);
+    }
+  }
+  EXPECT_EQ(node_.memory_segments(), before);
+}
+
+// What the device keeps needs a place to go to.
+TEST_F(CommonDeviceTest, WithoutAHomeAWriterIsToldWhatToEnlarge) {
+  Share();
+  Lease(a_, 0, Access::kRead);
+  while (!node_.Allocate(a_.session(), 1).empty()) continue;
+  const Reply reply = node_.Fetch(a_.session(), a_.chunks()[0], Tier::kDevice, Access::kWrite);
+  EXPECT_TRUE(absl::IsResourceExhausted(reply.status)) << reply.status;
+  EXPECT_THAT(std::string(reply.status.message()), testing::HasSubstr("ssd share has no slot"));
+  EXPECT_EQ(At(Lease(a_, 0, Access::kRead)), Values(1));
+}
+
+}  // namespace
+}  // namespace memtide
