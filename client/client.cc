@@ -194,6 +194,12 @@ absl::StatusOr<std::vector<size_t>> Client::Offer(absl::Span<const PlaceId> plac
   return leases_->Offer(places);
 }
 
+absl::Status Client::OfferWhenWritten(absl::Span<const PlaceId> places) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  if (places.empty()) return absl::OkStatus();
+  return leases_->OfferWhenWritten(places);
+}
+
 absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
                              absl::optional<Duration> deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());

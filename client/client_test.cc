@@ -69,6 +69,19 @@ TEST_F(ClientTest, AnOfferEndsIdleLeasesThatAreInItsWayAndNoOthers) {
   EXPECT_TRUE(absl::IsNotFound(client_->Offer({PlaceId(9)}).status()));
 }
 
+TEST_F(ClientTest, AnOfferThatRepeatsEndsIdleLeasesOnce) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(3);
+  Words(Nth(range, 0))[0] = 5;
+  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kRead).ok());
+  ASSERT_TRUE(client_->OfferWhenWritten(range.places()).ok());
+  EXPECT_EQ(session_->counts().leases, 1u) << "one is in use";
+  EXPECT_EQ(Words(Nth(range, 0))[0], 5u);
+  EXPECT_TRUE(client_->OfferWhenWritten({}).ok());
+  EXPECT_TRUE(absl::IsNotFound(client_->OfferWhenWritten({PlaceId(9)})));
+  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
+}
+
 TEST_F(ClientTest, ADiscardOfChunksInUseOrOfNoneIsRefusedAsAWhole) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

@@ -113,6 +113,9 @@ typedef struct memtide_options {
   uint32_t durable_every; /* each step that is a multiple of it is on stable storage before its
                              commit returns, so that the job outlives the machine. Needs job_name,
                              time_to_live_s and an SSD pool. 0: none is */
+  uint32_t alike;         /* how many sessions on the node train alike, this one included, and call
+                             memtide_offer_when_written: each is guaranteed the less of host memory, so that
+                             there is room for what they have in common. At most 4096; 0: 1 */
 } memtide_options;
 
 typedef struct memtide_properties {
@@ -217,6 +220,13 @@ MEMTIDE_API int memtide_discard(memtide_client* client, const uint32_t* places, 
  * memory. */
 MEMTIDE_API int memtide_offer(memtide_client* client, const uint32_t* places, size_t count,
                               uint8_t* shared);
+/* Offers chunks that the program writes, and other sessions of the user write in the same way, such
+ * as the ranks of a data-parallel training. From now on, whenever such a chunk was written and is
+ * in no use, what others have as well is kept once in host memory, without a further call. A later
+ * write first gives the program a content of its own (RESOURCE_EXHAUSTED: there is no room for it).
+ * FAILED_PRECONDITION: the job has a name, or no host memory, or is that of several ranks. */
+MEMTIDE_API int memtide_offer_when_written(memtide_client* client, const uint32_t* places,
+                                           size_t count);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
  * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);

@@ -69,6 +69,7 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.set_ranks(options.ranks);
   result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
   result.job.set_durable_every(options.durable_every);
+  result.job.set_alike(options.alike);
   // Zero in a field means the default, as it does in a field that the program does not know.
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {
@@ -210,6 +211,13 @@ int memtide_offer(memtide_client* client, const uint32_t* places, size_t count, 
     for (size_t i = 0; i < count; ++i) shared[i] = 0;
     for (const size_t number : numbers) shared[number] = 1;
     return absl::OkStatus();
+  });
+}
+
+int memtide_offer_when_written(memtide_client* client, const uint32_t* places, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    return Unwrap(client)->OfferWhenWritten(Places(places, count));
   });
 }
 

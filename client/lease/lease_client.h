@@ -65,6 +65,8 @@ class LeaseClient {
   absl::Status Discard(absl::Span<const PlaceId> places);
   // Implements memtide_offer: returns those of `places`, by their number, that share a content.
   absl::StatusOr<std::vector<size_t>> Offer(absl::Span<const PlaceId> places);
+  // Implements memtide_offer_when_written.
+  absl::Status OfferWhenWritten(absl::Span<const PlaceId> places);
 
   // Implements memtide_acquire. Without a deadline it waits as long as the daemon allows; a
   // deadline of zero takes only what needs no wait.

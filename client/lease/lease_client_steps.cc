@@ -127,6 +127,12 @@ absl::StatusOr<std::vector<size_t>> LeaseClient::Offer(absl::Span<const PlaceId>
   return shared;
 }
 
+absl::Status LeaseClient::OfferWhenWritten(absl::Span<const PlaceId> places) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
+  CountCall();
+  return session_->OfferWhenWritten(chunks);
+}
+
 absl::StatusOr<std::vector<ChunkId>> LeaseClient::ResolvePlaces(
     absl::Span<const PlaceId> places) const {
   for (const PlaceId place : places) {

@@ -163,6 +163,9 @@ class DaemonSession {
   virtual absl::Status Discard(absl::Span<const ChunkId> chunks) = 0;
   // Offers chunks, whose contents come to be shared with other sessions of the user.
   virtual absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) = 0;
+  // Offers chunks that the program writes, and others write in the same way: the daemon offers them
+  // again whenever they were written.
+  virtual absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) = 0;
   // Changes the job's share of the device pool. Shrinking returns when every session of the job has
   // returned its excess memory, or with DEADLINE_EXCEEDED.
   virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;

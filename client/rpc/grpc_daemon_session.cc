@@ -201,6 +201,17 @@ absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> c
   return result;
 }
 
+absl::Status GrpcDaemonSession::OfferWhenWritten(absl::Span<const ChunkId> chunks) {
+  return ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
+    v1::OfferRequest request;
+    AddIds(batch, request.mutable_chunk_ids());
+    request.set_repeats(true);
+    v1::OfferResponse reply;
+    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,
+                               kShortCallTimeout, request, &reply));
+  });
+}
+
 absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options) {
   FetchResult fetched;
   // If the releases do not fit into the first request, they are sent ahead of it.

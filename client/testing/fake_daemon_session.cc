@@ -79,6 +79,10 @@ absl::StatusOr<OfferResult> FakeDaemonSession::Offer(absl::Span<const ChunkId> c
   return result;
 }
 
+absl::Status FakeDaemonSession::OfferWhenWritten(absl::Span<const ChunkId> chunks) {
+  return Offer(chunks).status();
+}
+
 absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options) {
   const Instant until =
       Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));

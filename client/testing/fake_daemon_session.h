@@ -46,6 +46,7 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   // Shares the chunks that are not leased.
   absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;
+  absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   // Performs copies, but no update rule. The chunks of a part are leased until its end. Parts with

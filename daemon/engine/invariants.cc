@@ -147,7 +147,10 @@ void EngineState::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
     MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
     // Only the part that makes it writes it.
-    MEMTIDE_CHECK(!chunk.common->whole || (!chunk.Writer() && !chunk.copies.torn));
+    const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
+      return pin.granted() && pin.access == Access::kWrite;
+    });
+    MEMTIDE_CHECK(!chunk.common->whole || (!is_written && !chunk.copies.torn));
     MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
   }
   for (const Tier tier : kAllTiers) {
@@ -166,6 +169,15 @@ void EngineState::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
                   chunk.copies.valid.is_only(chunk.pin_tier))
         << "a written chunk has stale copies";
+  }
+}
+
+// What is taken for chunks that are about to leave what is common.
+void EngineState::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
+  for (const auto& [call, waiter] : waiters_) {
+    for (const Slot& home : waiter->homes) {
+      if (home && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.number()).second);
+    }
   }
 }
 
@@ -201,7 +213,9 @@ void EngineState::CheckJob(const Job& job) const {
     const bool on_ssd = tier == Tier::kSsd;
     MEMTIDE_CHECK(at_tier.queued ==
                   (on_ssd ? writes_.WaitingOf(job.id) : queues.slot_queue.size()));
-    CheckShare(job, tier, job.contents == nullptr ? at_tier.numbers : job.contents->slots());
+    std::set<SlotNumber> used = job.contents == nullptr ? at_tier.numbers : job.contents->slots();
+    if (tier == job.home) AddHomes(job, &used);
+    CheckShare(job, tier, used);
   }
   const JobSnapshots& snapshots = job.snapshots;
   MEMTIDE_CHECK(job.is_durable() || (snapshots.slots.empty() && !snapshots.saving.has_value()));

@@ -25,6 +25,9 @@
 
 namespace memtide {
 
+// How long an offer waits for contents that other sessions are making, and for memory.
+inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
+
 // Time between two revokes of the same lease.
 inline constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
 
@@ -281,9 +284,6 @@ class EngineState {
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
-  absl::Status KeepCopiesOfDevice(Session& session, const FetchCall& event,
-                                  const std::vector<ChunkIndex>& indices);
-  absl::Status KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index);
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, bool may_be_leased,
                               std::vector<ChunkIndex>* indices);
@@ -360,6 +360,9 @@ class EngineState {
   bool MustCopyToWrite(ChunkIndex index) const {
     return IsShared(index) || chunks_[index].common != nullptr;
   }
+  bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
+  absl::StatusOr<std::vector<Slot>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
+  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
   void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
                      ChunkIndex shadow);
 
@@ -381,6 +384,28 @@ class EngineState {
   void EndOffers(Session& session, const absl::Status& why);
   void WithdrawOffer(Session& session, ChunkId id);
   void WithdrawOffers(Session& session);
+  static bool IsOfferable(const Chunk& chunk);
+  void EndOffer(Offer& offer, const absl::Status& why);
+
+  // --- common/repeated_offers.cc ---
+  // A chunk, and no shadow chunk, whose offers the engine repeats.
+  static bool IsRepeated(const Chunk& chunk) { return chunk.repeats_offer && !chunk.is_shadow; }
+  static bool IsOwn(CallId call);
+  CallId OwnCall();
+  void RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices);
+  void OfferLater(Session& session, ChunkIndex index);
+  void OfferUnpinned(ChunkIndex index);
+  void NoteWritten(Session& session, ChunkIndex index);
+  void RevokeForOffers(Session& session);
+  void TickRepeatedOffers();
+  void StartOwnOffers();
+  bool IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk);
+  void StartOwnOffer(Session& session);
+  static void CountOffer(Chunk& chunk);
+  void PutOff(Session& session, const std::vector<Offer::Item>& items);
+  void EndOwnOffer(SessionId id);
+  void OfferAlike(const Session& session, const Digest& digest);
+  void KeepAtDevice(ChunkIndex index, ChunkIndex reader);
 
   // --- chunks/discard.cc ---
   void On(const DiscardCall& event);
@@ -445,7 +470,7 @@ class EngineState {
   bool IsOnlyCopy(const Chunk& chunk, Tier tier) const;
   // --- chunks/clean_check.cc ---
   // Whether the copy at `tier` is to be compared before it is dropped as clean. Counts the drop.
-  bool IsChosenForCheck(Chunk& chunk, Tier tier);
+  bool IsChosenForCheck(ChunkIndex index, Tier tier);
   void StartCheck(ChunkIndex index);
   void CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status);
   // Drops each copy at the device that is not the only one.
@@ -570,6 +595,7 @@ class EngineState {
   void RestoreFrom(const Snapshot& snapshot);
 
   // --- invariants.cc ---
+  void AddHomes(const Job& job, std::set<SlotNumber>* used) const;
   void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
   void CheckWaiting() const;
   void CheckTables() const;
@@ -645,7 +671,8 @@ class EngineState {
 
   // Offers that wait for contents that others make, or for memory.
   std::deque<std::shared_ptr<Offer>> offers_;
-  bool offers_due_ = false;  // They are to be tried again.
+  bool offers_due_ = false;          // They are to be tried again.
+  std::set<SessionId> repeats_due_;  // Sessions whose chunks may be offered again now.
 
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.
 
@@ -657,7 +684,7 @@ class EngineState {
 
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 
-  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1;
+  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1, next_own_call_ = 0;
   uint64_t rankings_ = 0, insertions_ = 0;
   uint32_t next_segment_ = 1;
 

@@ -263,6 +263,23 @@ TEST(ConvertTest, TakesTheRanksOfATraining) {
   EXPECT_EQ(event->ranks, 4096u);
 }
 
+TEST(ConvertTest, TakesHowManySessionsTrainAlike) {
+  v1::OpenRequest request;
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->alike, 1u);
+  request.set_alike(4096);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice())->alike, 4096u);
+  request.set_alike(4097);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().message(), "alike: 4097; at most 4096");
+}
+
+TEST(ConvertTest, TakesWhetherAnOfferRepeats) {
+  v1::OfferRequest request;
+  request.add_chunk_ids(7);
+  EXPECT_FALSE(ToEvent(request, NodeWithDevice())->repeats);
+  request.set_repeats(true);
+  EXPECT_TRUE(ToEvent(request, NodeWithDevice())->repeats);
+}
+
 TEST(ConvertTest, RefusesRanksThatNoTrainingCanHave) {
   const auto message = [](uint32_t rank, uint32_t ranks, const char* job) {
     v1::OpenRequest request;

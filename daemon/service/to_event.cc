@@ -93,6 +93,10 @@ absl::Status CheckRanks(const v1::OpenRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks: ", request.ranks(), "; at most ", kMaxRanks));
   }
+  if (request.alike() > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("alike: ", request.alike(), "; at most ", kMaxRanks));
+  }
   if (request.ranks() == 0) {
     if (request.rank() == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -119,6 +123,7 @@ absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefau
   MEMTIDE_RETURN_IF_ERROR(CheckRanks(request));
   event.rank = request.rank();
   event.ranks = request.ranks();
+  event.alike = std::max(1u, request.alike());
   event.chunk_size = Bytes(request.chunk_size_bytes());
   // A size of 0 passes: it joins an existing job with that job's chunk size.
   if (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize) {
@@ -257,6 +262,7 @@ absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const Nod
 
 absl::StatusOr<OfferCall> ToEvent(const v1::OfferRequest& request, const NodeDefaults& node) {
   OfferCall event;
+  event.repeats = request.repeats();
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
                            ToDuration("deadline", request.deadline(), node.limits.max_wait));

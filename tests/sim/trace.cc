@@ -139,7 +139,8 @@ struct EventText {
     return StrCat(Head("Discard", e), " request ", e.request_id, " ", Text(e.chunks));
   }
   std::string operator()(const OfferCall& e) const {
-    return StrCat(Head("Offer", e), " ", Text(e.chunks), " deadline ", e.deadline.count());
+    return StrCat(Head("Offer", e), " ", Text(e.chunks), " deadline ", e.deadline.count(),
+                  e.repeats ? " repeats" : "");
   }
   std::string operator()(const DescribeCall& e) const {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));

@@ -15,12 +15,15 @@ constexpr size_t kMomentsNamed = 3;
 
 }  // namespace
 
-bool EngineState::IsChosenForCheck(Chunk& chunk, Tier tier) {
+bool EngineState::IsChosenForCheck(ChunkIndex index, Tier tier) {
+  Chunk& chunk = chunks_[index];
   Job& job = *chunk.job;
   if (options_.clean_drops_per_check == 0 || tier != Tier::kDevice || chunk.checked ||
       job.device_memory == MemoryKind::kSharedMemory) {
     return false;
   }
+  // A session that waits to write what is common cannot have the content beside a comparison.
+  if (chunk.common != nullptr && job.waiting.NextNaming(index, 0) != nullptr) return false;
   // What was written back came from the device itself.
   if (chunk.wrote_back || !chunk.valid_at(Tier::kDevice) || !chunk.valid_at(Tier::kHost)) {
     return false;

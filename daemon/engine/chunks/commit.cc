@@ -120,20 +120,24 @@ void EngineState::On(const CommitCall& event) {
 
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
-    if (MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[count + i])) {
-      ExchangeNames(job, event, i, indices[i], indices[count + i]);
+    const ChunkIndex chunk = indices[i], shadow = indices[count + i];
+    const bool is_common = MustCopyToWrite(chunk) || MustCopyToWrite(shadow);
+    if (is_common && !TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    SwapContents(indices[i], indices[count + i]);
-    ResultMoved(indices[count + i], indices[i]);
-    UnlinkShadow(indices[i]);
-    UnlinkShadow(indices[count + i]);
+    WithdrawOffer(*session, event.chunks[i]);
+    OfferUnpinned(chunk);
+    if (!is_common) SwapContents(chunk, shadow);
+    ResultMoved(shadow, chunk);
+    UnlinkShadow(chunk);
+    UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.
     if (event.keep_old_content) continue;
     // The next step is expected to write the same pair, so predictions regard the two as a pair
     // (decision 10).
-    LinkShadow(indices[i], indices[count + i]);
-    Discard(indices[count + i]);
+    LinkShadow(chunk, shadow);
+    Discard(shadow);
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.

@@ -94,14 +94,18 @@ void EngineState::On(const FetchCall& event) {
   if (status.ok()) status = CheckWaiting(*session, indices->size());
   if (!status.ok()) return Refuse(event.call, status);
   if (event.tier == Tier::kDevice) job.uses_device = true;
-  const auto some_are_shared = [this, &indices] {
-    return std::any_of(indices->begin(), indices->end(),
-                       [this](ChunkIndex index) { return MustCopyToWrite(index); });
-  };
-  if (event.access == Access::kWrite && some_are_shared()) {
-    if (event.tier == Tier::kDevice) status = KeepCopiesOfDevice(*session, event, *indices);
-    if (!status.ok()) return Refuse(event.call, status);
-    if (some_are_shared()) return Unshare(*session, event, *indices);
+  const bool writes = event.access == Access::kWrite, at_device = event.tier == Tier::kDevice;
+  const bool some_are_common =
+      writes && std::any_of(indices->begin(), indices->end(),
+                            [this](ChunkIndex index) { return MustCopyToWrite(index); });
+  if (some_are_common && (!at_device || job.shares_contents())) {
+    return Unshare(*session, event, *indices);
+  }
+  absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
+  if (some_are_common) homes = TakeHomes(job, *indices);
+  if (!homes.ok()) {
+    ScheduleRoomCheck(job, job.home);
+    return Refuse(event.call, homes.status());
   }
 
   auto made = std::make_unique<Waiter>();
@@ -111,6 +115,7 @@ void EngineState::On(const FetchCall& event) {
   waiter.job = &job;
   waiter.tier = event.tier;
   waiter.chunks = std::move(*indices);
+  waiter.homes = *std::move(homes);
   waiter.first_written = event.access == Access::kWrite ? 0 : waiter.chunks.size();
   waiter.started = now_;
   waiter.deadline =
@@ -139,6 +144,7 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
     chunk.revoke_sent = false;
     for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
     ScheduleChunk(index);
+    OfferUnpinned(index);
   }
   // A conflict may have ended even while other pins remain.
   PinsChanged(index);
@@ -163,7 +169,10 @@ void EngineState::Leave(Waiter& waiter) {
   std::vector<Waiter*>& waiters = sessions_.Find(waiter.owner)->waiters;
   waiters.erase(std::find(waiters.begin(), waiters.end(), &waiter));
   deadlines_.erase({waiter.deadline, waiter.call});
+  Job& job = *waiter.job;
+  const bool has_homes = !waiter.homes.empty();
   waiters_.erase(waiter.call);
+  if (has_homes) ScheduleRoomCheck(job, job.home);  // Those that it did not need are free.
 }
 
 void EngineState::Proceed(Waiter& waiter) {
@@ -185,7 +194,14 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     // A session that writes the chunk already keeps its write lease and the version of it, even if
     // this fetch only reads.
     const bool writes = pin.granted() && pin.access == Access::kWrite;
-    if (access == Access::kWrite && !writes) MakeNewVersion(index);
+    if (access == Access::kWrite && !writes) {
+      if (chunk.common != nullptr) {
+        WithdrawOffer(session, IdFor(index, session.id));
+        LeaveCommon(*waiter.job, index, std::move(waiter.homes.at(i)), TierSet(waiter.tier));
+      }
+      MakeNewVersion(index);
+      NoteWritten(session, index);
+    }
     pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
     // A fetch that failed had raised pending_access to write.
     if (pin.pending == 0 && pin.pending_access != pin.access) PinsChanged(index);
@@ -266,13 +282,16 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
     }
   }
   ScheduleRoomCheck(*waiter.job, waiter.tier);
-  Refuse(waiter.call, status);
+  if (!IsOwn(waiter.call)) Refuse(waiter.call, status);
   const SessionId owner = waiter.owner;
   RunStep run;
   if (waiter.runs_step()) run = std::get<RunStep>(waiter.then);
   Leave(waiter);
   if (run.unsharing != nullptr) DropCopies(*run.unsharing);
-  if (run.offer != nullptr) DropReaders(*run.offer);
+  if (run.offer != nullptr) {
+    DropReaders(*run.offer);
+    if (run.offer->repeats) EndOwnOffer(owner);
+  }
   PartEnded(owner, run.part, /*computed=*/false);
 }
 

@@ -19,6 +19,8 @@ void EngineState::Settle() {
         MakeRoom(*check->job, check->tier);
       } else if (offers_due_) {
         RetryOffers();
+      } else if (!repeats_due_.empty()) {
+        StartOwnOffers();
       } else if (!PrefetchOrWriteBack()) {
         break;
       }
@@ -100,7 +102,9 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   if (!TakeSlot(index, tier)) return false;
   // Only at the home tier does a chunk keep such a slot. On(ClientQuiet) lists the chunk again.
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
-  if (chunk.copies.valid.empty() && chunk.overwrite) {
+  // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
+  const bool needs_zeros = chunk.is_shadow && chunks_[chunk.counterpart].repeats_offer;
+  if (chunk.copies.valid.empty() && chunk.overwrite && !needs_zeros) {
     // A step is about to write the whole chunk.
     chunk.copies.valid = TierSet(tier);
     chunk.copies.discarded = false;
@@ -108,7 +112,8 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
     return true;
   }
   // The slot's old bytes disclose nothing: no region ever has two tenants.
-  if (chunk.copies.valid.empty() && (chunk.undefined || chunk.copies.discarded)) {
+  const bool may_be_anything = chunk.undefined || chunk.copies.discarded;
+  if (chunk.copies.valid.empty() && may_be_anything && !needs_zeros) {
     chunk.copies.valid = TierSet(tier);
     chunk.copies.discarded = false;
     MarkDirty(index);
@@ -143,7 +148,7 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
   if (chunk.copies.flight) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
-    if (IsChosenForCheck(chunk, tier)) {
+    if (IsChosenForCheck(index, tier)) {
       StartCheck(index);
       return false;
     }

@@ -90,6 +90,18 @@ TEST_F(CommonDeviceTest, TheContentGoesWithItsLastReaderAtADevice) {
   EXPECT_EQ(node_.memory_segments(), before);
 }
 
+TEST_F(CommonDeviceTest, AnEvictionEndsWithTheContentThatItsWriterLeaves) {
+  Share();
+  const std::vector<ChunkId> chunks = {a_.chunks()[1]};
+  node_.Post(PrefetchCall{node_.Call(), a_.session(), Tier::kDevice, chunks});
+  const EvictCall evict{node_.Call(), a_.session(), Tier::kHost, chunks};
+  node_.Post(evict);
+  ASSERT_FALSE(node_.Answered(evict.call)) << "the chunk is on its way to the device";
+  a_.Fill(1, 77);
+  EXPECT_TRUE(absl::IsAborted(node_.ReplyTo(evict.call).status));
+  EXPECT_EQ(a_.Read(1), Values(77));
+}
+
 // What the device keeps needs a place to go to.
 TEST_F(CommonDeviceTest, WithoutAHomeAWriterIsToldWhatToEnlarge) {
   Share();

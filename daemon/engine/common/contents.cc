@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/state.h"
@@ -59,6 +60,7 @@ void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
 // The session gets all regions in which a chunk of it may be from now on.
 void EngineState::LendRegions(const Session& session, CommonContents& contents) {
   if (!contents.lent_to.insert(session.id).second) return;
+  contents.job->shares->set_fair_shares(contents.lent_to.size());
   for (const uint32_t segment : contents.job->share(Tier::kHost).segments()) {
     Emit(SendRegion{session.id, RegionId(segment)});
   }
@@ -112,7 +114,8 @@ void EngineState::LeaveContent(CommonContent& content) {
 bool EngineState::MayBecomeCommon(ChunkIndex index) const {
   const Chunk& chunk = chunks_[index];
   return chunk.common == nullptr && !chunk.pinned() && chunk.evicts.empty() &&
-         chunk.counterpart == kNoChunk && chunk.job->waiting.NextNaming(index, 0) == nullptr;
+         (chunk.counterpart == kNoChunk || IsRepeated(chunk)) &&
+         chunk.job->waiting.NextNaming(index, 0) == nullptr;
 }
 
 // The chunk holds the content from now on, and the reader what the chunk has held.
@@ -123,6 +126,59 @@ void EngineState::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
   std::swap(chunks_[index].of_readers, chunks_[reader].of_readers);
   std::swap(chunks_[index].of_common, chunks_[reader].of_common);
   SwapContents(index, reader);
+}
+
+// A commit of a chunk whose content is common, and of a shadow chunk that has its own. The chunk
+// gets that, and the shadow chunk the common content, or nothing if the old content ends.
+// False: the job has no slot for a home of the shadow chunk, and nothing is changed.
+bool EngineState::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old) {
+  const Chunk& old = chunks_[chunk];
+  const bool is_own = chunks_[shadow].common == nullptr && !IsShared(shadow);
+  if (old.common == nullptr || IsShared(chunk) || !is_own || !old.repeats_offer) return false;
+  absl::StatusOr<Slot> slot = Slot();
+  if (!keep_old) {
+    slot = TakeHomeSlot(job, chunk);
+    if (!slot.ok()) return false;
+  }
+  BecomeCommon(shadow, chunk);
+  if (!keep_old) LeaveCommon(job, shadow, *std::move(slot), TierSet());
+  return true;
+}
+
+// A session is to write, at the device, what is common. The copy there becomes the chunk's own
+// content when the lease is granted: a lease for reading stays where it is, as kernels may be
+// running there. Returns what the chunks need then, by their number: a slot for a home, if a chunk
+// is common. The error is TakeHomeSlot()'s, or UNAVAILABLE and to be called again: the copy is
+// being compared with the content.
+absl::StatusOr<std::vector<Slot>> EngineState::TakeHomes(Job& job,
+                                                         const std::vector<ChunkIndex>& indices) {
+  std::vector<Slot> homes(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const Chunk& chunk = chunks_[indices[i]];
+    if (chunk.common == nullptr) continue;
+    const Flight* const flight = chunk.copies.flight.get();
+    if (flight != nullptr && flight->kind == StartTransfer::Kind::kCompareDeviceWithHost) {
+      return CallAgain(absl::StrCat("chunk ", IdOf(indices[i]).value(), " is being compared"));
+    }
+    MEMTIDE_ASSIGN_OR_RETURN(homes[i], TakeHomeSlot(job, indices[i]));
+  }
+  return homes;
+}
+
+// The chunk has a content of its own from now on, in `valid`, and a home in the slot.
+void EngineState::LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid) {
+  Chunk& chunk = chunks_[index];
+  chunk.slot(job.home) = std::move(slot);
+  chunk.home = job.home;
+  chunk.copies.valid = valid;
+  chunk.prefetched_to.Remove(Tier::kHost);
+  CommonContent& content = *std::exchange(chunk.common, nullptr);
+  chunk.of_common.End();
+  chunk.of_readers.End();
+  MarkDirty(index);
+  Rank(index);
+  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  LeaveContent(content);
 }
 
 // A commit of a chunk or shadow chunk whose content is common: what their ids name is exchanged.

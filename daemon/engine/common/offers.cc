@@ -21,9 +21,6 @@ namespace {
 // Chunks of one step part: few, so that a part needs little room and the first ones end soon.
 constexpr uint32_t kMostInPart = 8;
 
-// How long an offer waits for what other sessions are making, and for memory.
-constexpr Duration kPatience = std::chrono::seconds(2);
-
 }  // namespace
 
 absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& event) const {
@@ -55,21 +52,29 @@ void EngineState::On(const OfferCall& event) {
   absl::Status status = CheckOffer(*session, event);
   const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
   if (status.ok()) status = indices.status();
+  if (event.repeats && session->job != nullptr && session->job->shares_contents()) {
+    status = absl::FailedPreconditionError("ranks of one job share what they write by themselves");
+  }
   if (!status.ok()) return Refuse(event.call, status);
+  if (event.repeats) {
+    RepeatOffer(*session, *indices);
+    Reply reply;
+    reply.call = event.call;
+    reply.value = OfferReply();
+    return Emit(std::move(reply));
+  }
   auto offer = std::make_shared<Offer>();
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = now_ + kPatience;
+  offer->patience = now_ + kOfferPatience;
   for (uint32_t i = 0; i < event.chunks.size(); ++i) {
     const Chunk& chunk = chunks_[(*indices)[i]];
     if (chunk.common != nullptr) {
       offer->reply.shared.push_back(i);
       continue;
     }
-    // What was never written has no bytes to share, and what a step writes will not stay.
-    const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
-    if (!has_content || chunk.transient || chunk.counterpart != kNoChunk) continue;
+    if (!IsOfferable(chunk)) continue;
     Offer::Item item;
     item.number = i;
     item.id = event.chunks[i];
@@ -79,6 +84,13 @@ void EngineState::On(const OfferCall& event) {
   offer->chunks_of_job = session->job->waiting_chunks.Take(count);
   offer->chunks_of_user = session->user->waiting_chunks.Take(count);
   GoOn(offer);
+}
+
+// What was never written has no bytes to share, and what a step writes will not stay, unless others
+// make the same step.
+bool EngineState::IsOfferable(const Chunk& chunk) {
+  const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
+  return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || IsRepeated(chunk));
 }
 
 // Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
@@ -179,16 +191,26 @@ void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offe
   RunStep run;
   run.contents = std::make_shared<const ContentWork>(std::move(work));
   run.offer = offer;
-  Wait(session, offer->call, std::move(chunks), first_written, std::move(run), offer->deadline);
+  const CallId call = offer->repeats ? OwnCall() : offer->call;
+  Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
+  const auto waiting = waiters_.find(call);
+  if (!offer->repeats || waiting == waiters_.end() || waiting->second->admitted) return;
+  const std::vector<Offer::Item> items = offer->in_part;
+  Fail(*waiting->second, absl::UnavailableError("there is no room now"));
+  PutOff(session, items);
+}
+
+void EngineState::EndOffer(Offer& offer, const absl::Status& why) {
+  DropReaders(offer);
+  offer.repeats ? EndOwnOffer(offer.session) : Refuse(offer.call, why);
 }
 
 void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
   Offer& offer = *step.offer;
   Session* const session = sessions_.Find(step.owner);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
-    DropReaders(offer);
-    return Refuse(offer.call,
-                  event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
+    return EndOffer(offer,
+                    event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
   }
   if (offer.in_part.front().reader == kNoChunk) {
     NoteDigests(*session, offer, event.contents);
@@ -205,9 +227,12 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
     const Offer::Item& item = offer.in_part[i];
     if (!Find(session, item.id).has_value()) continue;
     const auto [known, is_new] = session.offered.try_emplace(item.id);
-    if (!is_new) contents.Withdraw(known->second.digest, session.id);
-    known->second = {item.version, result.digests[i]};
-    contents.Offer(result.digests[i], session.id);
+    const Digest& digest = result.digests[i];
+    if (!is_new) contents.Withdraw(known->second.digest, session.id, item.id);
+    known->second = {item.version, digest};
+    contents.Offer(digest, session.id, item.id);
+    if (offer.repeats) CountOffer(chunks_[*Find(session, item.id)]);
+    if (contents.Find(digest) == nullptr) OfferAlike(session, digest);
     offer.open.push_back(item);
   }
   offer.in_part.clear();
@@ -216,7 +241,11 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
 void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
-    if (item.is_copied) chunks_[item.reader].common->whole = true;
+    CommonContent& content = *chunks_[item.reader].common;
+    if (item.is_copied) {
+      content.whole = true;
+      OfferAlike(session, content.digest);
+    }
     const bool is_equal = item.is_copied || result.are_equal[compared++];
     if (!is_equal) {
       ++counters_.digests_collided;
@@ -228,7 +257,11 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
       offer.reply.leased.push_back(item.number);
       continue;
     }
+    KeepAtDevice(*index, item.reader);
     BecomeCommon(*index, item.reader);
+    // The bytes are the same: step parts that have read them count.
+    chunks_[*index].version = item.version;
+    chunks_[*index].offers_in_vain = 0;
     offer.reply.shared.push_back(item.number);
     ++counters_.contents_shared;
   }
@@ -246,13 +279,17 @@ void EngineState::DropReaders(Offer& offer) {
 void EngineState::AnswerOffer(Offer& offer) {
   const Session& session = *sessions_.Find(offer.session);
   const Job& job = *session.job;
-  Reply reply;
-  reply.call = offer.call;
-  std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
-  std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
   const bool shares = !offer.reply.shared.empty();
-  reply.value = std::move(offer.reply);
-  Emit(std::move(reply));
+  if (offer.repeats) {
+    EndOwnOffer(offer.session);
+  } else {
+    Reply reply;
+    reply.call = offer.call;
+    std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
+    std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
+    reply.value = std::move(offer.reply);
+    Emit(std::move(reply));
+  }
   const Share& host = job.share(Tier::kHost);
   if (shares && job.work == Tier::kHost) {
     SendBudget(session.id, host.slots().size(), host.most_slots());
@@ -284,7 +321,7 @@ void EngineState::EndOffers(Session& session, const absl::Status& why) {
     }
     offer->of_session.End();
     offer->EndCounts();
-    Refuse(offer->call, why);
+    EndOffer(*offer, why);
   }
   offers_ = std::move(others);
 }
@@ -293,7 +330,7 @@ void EngineState::EndOffers(Session& session, const absl::Status& why) {
 void EngineState::WithdrawOffer(Session& session, ChunkId id) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end()) return;
-  CommonsOf(session).Withdraw(known->second.digest, session.id);
+  CommonsOf(session).Withdraw(known->second.digest, session.id, id);
   session.offered.erase(known);
 }
 
@@ -303,9 +340,10 @@ void EngineState::WithdrawOffers(Session& session) {
   if (found == commons_.end()) return;
   CommonContents& contents = found->second;
   for (const auto& [id, offered] : std::exchange(session.offered, {})) {
-    contents.Withdraw(offered.digest, session.id);
+    contents.Withdraw(offered.digest, session.id, id);
   }
   contents.lent_to.erase(session.id);
+  if (contents.job != nullptr) contents.job->shares->set_fair_shares(contents.lent_to.size());
   MaybeEndHiddenJob(contents);
 }
 

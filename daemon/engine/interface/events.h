@@ -76,6 +76,8 @@ struct OpenCall {
   // (records/snapshots.cc), so that the job outlives the machine. Zero: none is, or, for a session
   // that joins, as it was. Needs a name, a time to live and SSD, and is not for ranks.
   uint32_t durable_every = 0;
+  // How many sessions train alike, this one included, and have contents in common.
+  uint32_t alike = 1;
 };
 struct RenewCall {
   CallId call;
@@ -166,6 +168,8 @@ struct OfferCall {
   SessionId session;
   std::vector<ChunkId> chunks;
   Duration deadline{0};  // Zero: the limit max_wait.
+  // The chunks are offered again by the engine itself whenever they were written. Answered at once.
+  bool repeats = false;
 };
 struct DescribeCall {
   CallId call;

@@ -52,6 +52,8 @@ void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
     const auto lease = owner->left_behind.find(id);
     if (lease != owner->left_behind.end() && lease->second == from) return;
   }
+  FinishEvicts(from, absl::AbortedError(
+                         absl::StrCat("chunk ", id.value(), " was written before it was evicted")));
   FreeChunk(from);
 }
 
@@ -78,6 +80,7 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
   chunk.kind = model.kind;
   chunk.undefined = model.undefined;
   chunk.home = job.home;
+  chunk.repeats_offer = model.repeats_offer;
   chunk.member = job.members.Add(index);
   chunk.slot(job.home) = std::move(slot);
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
@@ -113,47 +116,6 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
   for (const auto& [i, entry] : made) {
     MoveId(job, ids[i], (*indices)[i], entry);
     (*indices)[i] = entry;
-  }
-  return absl::OkStatus();
-}
-
-// A session writes, at the device, what is common. A lease on a device stays where it is, as
-// kernels may be running there: the copy at the device becomes the chunk's own content. Nothing is
-// changed where there is no such copy, or where something else uses the chunk. The error is
-// TakeHomeSlot()'s, or UNAVAILABLE and to be called again: the copy is being compared.
-absl::Status EngineState::KeepCopyOfDevice(Session& session, ChunkId id, ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  const bool is_elsewhere = chunk.pinned() && !chunk.pinned_at(Tier::kDevice);
-  if (chunk.common == nullptr || !chunk.valid_at(Tier::kDevice) || is_elsewhere ||
-      !chunk.evicts.empty()) {
-    return absl::OkStatus();
-  }
-  if (chunk.copies.flight != nullptr) {
-    if (!chunk.pinned()) return absl::OkStatus();
-    // The part that copies the content would wait for the lease of the session that writes it.
-    return CallAgain(absl::StrCat("the copy of chunk ", id.value(), " is being compared"));
-  }
-  Job& job = *session.job;
-  MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, index));
-  WithdrawOffer(session, id);
-  chunk.slot(job.home) = std::move(slot);
-  chunk.home = job.home;
-  chunk.copies.valid = TierSet(Tier::kDevice);
-  chunk.prefetched_to.Remove(Tier::kHost);
-  CommonContent& content = *std::exchange(chunk.common, nullptr);
-  chunk.of_common.End();
-  chunk.of_readers.End();
-  MarkDirty(index);
-  Rank(index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  LeaveContent(content);
-  return absl::OkStatus();
-}
-
-absl::Status EngineState::KeepCopiesOfDevice(Session& session, const FetchCall& event,
-                                             const std::vector<ChunkIndex>& indices) {
-  for (size_t i = 0; i < indices.size(); ++i) {
-    MEMTIDE_RETURN_IF_ERROR(KeepCopyOfDevice(session, event.chunks[i], indices[i]));
   }
   return absl::OkStatus();
 }

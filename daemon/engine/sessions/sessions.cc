@@ -145,6 +145,7 @@ void EngineState::On(const Tick&) {
     }
   }
   offers_due_ = !offers_.empty();
+  TickRepeatedOffers();
   ServeWrites();
   for (Job* job : expired) EndJob(*job);
   ShrinkOverQuota();

@@ -14,10 +14,11 @@ namespace {
 // does not follow every allocation of other programs.
 constexpr Bytes kMostSlack = MiB(512);
 
-// A guaranteed share of host or device memory is a quarter of what is not guaranteed to others. In
-// host memory it is at least the 12 slots that one step part may need at once (decision 18), and
-// kMinSlots for each rank, which must lease two chunks at once where an access crosses a border. A
-// segment aims at an eighth of its pool at most.
+// A guaranteed share of host or device memory is a quarter of what is not guaranteed to others, or
+// a smaller part of host memory where several sessions have much of it in common. There it is at
+// least the 12 slots that one step part may need at once (decision 18), and kMinSlots for each
+// rank, which must lease two chunks at once where an access crosses a border. A segment aims at an
+// eighth of its pool at most.
 constexpr uint32_t kGuaranteedPart = 4, kLeastGuaranteed = 12, kSegmentsOfPool = 8;
 
 uint64_t MinSlots(uint32_t ranks) { return uint64_t{kMinSlots} * std::max(uint32_t{1}, ranks); }
@@ -42,7 +43,8 @@ uint64_t ShareLedger::LeastShare(Tier tier, Bytes chunk, uint32_t ranks) const {
   return (least + segment - 1) / segment * segment;
 }
 
-absl::Status ShareLedger::LendElastic(Share& share, uint32_t ranks) {
+absl::Status ShareLedger::LendElastic(Share& share, const OpenCall& open) {
+  const uint32_t ranks = open.ranks;
   const Tier tier = share.tier();
   const Pool pool = share.pool();
   const Bytes chunk = share.chunk_size();
@@ -66,8 +68,8 @@ absl::Status ShareLedger::LendElastic(Share& share, uint32_t ranks) {
   if (by_slot) {
     guaranteed = std::max(MinSlots(ranks), std::min(most / kGuaranteedPart, permitted));
   } else if (tier == Tier::kHost) {
-    guaranteed = std::min(
-        permitted, std::max({uint64_t{kLeastGuaranteed}, MinSlots(ranks), most / kGuaranteedPart}));
+    const uint64_t part = most / (uint64_t{kGuaranteedPart} * std::max(1u, open.alike));
+    guaranteed = std::min(permitted, std::max({uint64_t{kLeastGuaranteed}, MinSlots(ranks), part}));
     each = std::min(each, guaranteed / 2);
     // Memory is made in whole segments, so the guaranteed share is a multiple of one.
     guaranteed = std::min((guaranteed + each - 1) / each, permitted / each) * each;
@@ -90,7 +92,7 @@ Bytes ShareLedger::FairShare(Pool pool, const Opens& opens) const {
     const Share* const share = job->In(pool);
     // Jobs without sessions do not count: what they have beyond their guarantee is reclaimed.
     if (share == nullptr || !share->is_elastic() || !job->is_active()) continue;
-    ++jobs;
+    jobs += job->fair_shares_;
     shared += share->chunk_size() * share->guaranteed();
   }
   shared -= std::min(shared, opens.requested);
@@ -160,8 +162,9 @@ absl::optional<ShareLedger::Growth> ShareLedger::PlanGrowth(Share& share, uint32
   }
   growth.is_guaranteed = growth.target <= share.guaranteed_;
   // On SSD only slots that were never used are reclaimed, so that no job loses anything to another.
-  growth.is_entitled = tier == Tier::kSsd || growth.is_guaranteed ||
-                       share.chunk_size() * growth.target <= least_fair_share;
+  growth.is_entitled =
+      tier == Tier::kSsd || growth.is_guaranteed ||
+      share.chunk_size() * growth.target <= least_fair_share * jobs_.at(share.job())->fair_shares_;
   // Others give nothing back for it, or no more.
   if (!growth.is_entitled) share.starved_ = false;
   if (growth.is_entitled && more > Free(pool)) {

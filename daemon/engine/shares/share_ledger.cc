@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<JobShares>> ShareLedger::Lend(JobId job, const Ow
   MEMTIDE_RETURN_IF_ERROR(CheckJobQuotas(*shares, open));
   for (const Tier tier : kAllTiers) {
     Share& share = (*shares)[tier];
-    MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share, open.ranks)
+    MEMTIDE_RETURN_IF_ERROR(IsElastic(open, tier) ? LendElastic(share, open)
                                                   : LendFixed(share, AskedOf(open, tier),
                                                               IsBySlot(tier, device_memory)));
   }

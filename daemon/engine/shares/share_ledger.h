@@ -75,6 +75,10 @@ class JobShares {
   Tier home() const;
   // How much memory of the job is being made, dropped, released or populated.
   size_t pending() const;
+  // Contents count as many fair shares as sessions have them, which would each have their own.
+  void set_fair_shares(size_t sessions) {
+    fair_shares_ = std::max(uint32_t{1}, static_cast<uint32_t>(sessions));
+  }
 
  private:
   friend class ShareLedger;
@@ -91,6 +95,7 @@ class JobShares {
   const JobId job_;
   Owner owner_;
   bool is_hidden_ = false;  // It has what sessions have in common, and counts as no job.
+  uint32_t fair_shares_ = 1;
   bool may_linger_ = false;
   JobState state_ = JobState::kMaking;
   std::array<Share, kTiers> shares_;
@@ -338,7 +343,7 @@ class ShareLedger {
   absl::Status NotEnough(const Share& share, Bytes requested, uint64_t least) const;
   absl::StatusOr<Bytes> FixedShare(const Share& share, Bytes requested) const;
   absl::Status LendFixed(Share& share, Bytes requested, bool by_slot);
-  absl::Status LendElastic(Share& share, uint32_t ranks);
+  absl::Status LendElastic(Share& share, const OpenCall& open);
   // The size below which other jobs may not push the share.
   uint32_t Floor(const JobShares& job, const Reclaim& reclaim, const Demand& demand,
                  bool only_unused) const;

@@ -156,6 +156,14 @@ TEST_F(ShareLedgerTest, EachRankHasTheLeastThatOneSessionNeeds) {
   EXPECT_NE(status.message().find("at least 40 chunks"), status.message().npos) << status;
 }
 
+// What they have in common needs the rest.
+TEST_F(ShareLedgerTest, SessionsThatTrainAlikeAreGuaranteedLess) {
+  OpenCall alike = Elastic();
+  alike.alike = 4;
+  const std::unique_ptr<JobShares> first = Lend(alike);
+  EXPECT_EQ((*first)[Tier::kHost].guaranteed(), 12u) << "what one step part may need";
+}
+
 TEST_F(ShareLedgerTest, SlotsThatWereNeverUsedAreFreeAtOnce) {
   const std::unique_ptr<JobShares> job = Lend(Elastic());
   EXPECT_EQ(ledger_.NeededToOpen(Elastic(), Tier::kHost), kChunk * 16);
@@ -227,6 +235,16 @@ class TwoElasticJobs : public ShareLedgerTest {
 
   std::unique_ptr<JobShares> first_, second_;
 };
+
+TEST_F(TwoElasticJobs, ContentsHaveAFairShareForEachSessionThatHasThem) {
+  const auto contents = ledger_.LendForContents(JobId(9), Owner{kUid}, kChunk);
+  ASSERT_TRUE(contents.ok()) << contents.status();
+  Share& host = (**contents)[Tier::kHost];
+  EXPECT_FALSE(ledger_.PlanGrowth(host, 32, {})->is_entitled) << "of 21 slots";
+  (*contents)->set_fair_shares(2);
+  EXPECT_TRUE(ledger_.PlanGrowth(host, 32, {})->is_entitled) << "of 2 times 16 slots";
+  EXPECT_FALSE(ledger_.PlanGrowth(first(), 40, {})->is_entitled);
+}
 
 TEST_F(TwoElasticJobs, AShareGrowsUpToTheFairShareAtTheCostOfOthers) {
   const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(second(), 10, {});

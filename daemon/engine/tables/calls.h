@@ -18,6 +18,7 @@
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/chunk_table.h"
 #include "daemon/engine/tables/waiting_calls.h"
+#include "daemon/pool/slot_pool.h"
 
 namespace memtide {
 
@@ -31,7 +32,8 @@ struct Unsharing {
   std::vector<ChunkIndex> shared, copies;
 };
 
-// An OfferCall that is not answered yet (common/offers.cc).
+// An OfferCall that is not answered yet (common/offers.cc), or an offer of the engine's own, which
+// repeats one (common/repeated_offers.cc).
 struct Offer {
   struct Item {
     uint32_t number = 0;  // In the call.
@@ -42,6 +44,7 @@ struct Offer {
   };
   CallId call;
   SessionId session;
+  bool repeats = false;       // It is the engine's own, and has no call.
   Duration deadline{0};       // Each step part has it.
   Instant patience;           // For contents that others make, and for memory.
   bool lacks_memory = false;  // No more is made for the call.
@@ -83,6 +86,9 @@ struct Waiter {
   // chunks[first_written] and those after it are wanted for writing.
   size_t first_written = 0;
   std::variant<GrantLeases, RunStep> then;
+  // Homes of chunks that are common, and that the session is to write at the device, by their
+  // number in `chunks`; empty: there is none.
+  std::vector<Slot> homes;
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;

@@ -167,6 +167,9 @@ struct Chunk {
   // reader, and, as long as the chunk is live, in Job::common.
   CommonContent* common = nullptr;
   Count::Token of_readers, of_common;
+  // The engine offers the chunk again whenever it was written (common/repeated_offers.cc).
+  bool repeats_offer = false;
+  uint8_t offers_in_vain = 0;  // Since the content was last a common one.
   // The chunk ends with the job's last session, and is not recorded.
   bool transient = false;
   // The tiers in whose slot queues the chunk stands. SSD: it waits for a budget (SsdWrites).

@@ -33,12 +33,13 @@ std::set<SlotNumber> CommonContents::slots() const {
   return slots;
 }
 
-void CommonContents::Withdraw(const Digest& digest, SessionId session) {
+void CommonContents::Withdraw(const Digest& digest, SessionId session, ChunkId chunk) {
   const auto offered = offered_.find(digest);
   MEMTIDE_CHECK(offered != offered_.end());
   const auto by_session = offered->second.find(session);
   MEMTIDE_CHECK(by_session != offered->second.end());
-  if (--by_session->second == 0) offered->second.erase(by_session);
+  MEMTIDE_CHECK(by_session->second.erase(chunk) == 1);
+  if (by_session->second.empty()) offered->second.erase(by_session);
   if (offered->second.empty()) offered_.erase(offered);
 }
 
@@ -46,6 +47,11 @@ bool CommonContents::IsOfferedByOthers(const Digest& digest, SessionId session) 
   const auto offered = offered_.find(digest);
   if (offered == offered_.end()) return false;
   return offered->second.size() > offered->second.count(session);
+}
+
+const CommonContents::Offers* CommonContents::OffersOf(const Digest& digest) const {
+  const auto offered = offered_.find(digest);
+  return offered == offered_.end() ? nullptr : &offered->second;
 }
 
 void CommonContents::CheckInvariants() const {

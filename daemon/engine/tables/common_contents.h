@@ -56,11 +56,16 @@ class CommonContents {
   bool empty() const { return contents_.empty(); }
   std::set<SlotNumber> slots() const;
 
-  // The session offers one more chunk with this digest, or one less.
-  void Offer(const Digest& digest, SessionId session) { ++offered_[digest][session]; }
-  // REQUIRES: it has offered one.
-  void Withdraw(const Digest& digest, SessionId session);
+  // The session offers a chunk with this digest, or not any more.
+  void Offer(const Digest& digest, SessionId session, ChunkId chunk) {
+    offered_[digest][session].insert(chunk);
+  }
+  // REQUIRES: it has offered that chunk.
+  void Withdraw(const Digest& digest, SessionId session, ChunkId chunk);
   bool IsOfferedByOthers(const Digest& digest, SessionId session) const;
+  using Offers = std::map<SessionId, std::set<ChunkId>>;
+  // nullptr: no session has offered the digest.
+  const Offers* OffersOf(const Digest& digest) const;
   // Whether no session has offered anything.
   bool is_unused() const { return offered_.empty(); }
 
@@ -71,7 +76,7 @@ class CommonContents {
 
  private:
   std::map<Digest, std::unique_ptr<CommonContent>> contents_;
-  std::map<Digest, std::map<SessionId, uint32_t>> offered_;
+  std::map<Digest, Offers> offered_;
 };
 
 }  // namespace memtide

@@ -31,24 +31,27 @@ TEST_F(CommonContentsTest, AContentIsFoundByItsDigestUntilItIsRemoved) {
 }
 
 TEST_F(CommonContentsTest, WhatASessionOffersTwiceItStillOffersAlone) {
-  contents_.Offer(kDigest, kFirst);
-  contents_.Offer(kDigest, kFirst);
+  contents_.Offer(kDigest, kFirst, ChunkId(1));
+  contents_.Offer(kDigest, kFirst, ChunkId(2));
   EXPECT_FALSE(contents_.IsOfferedByOthers(kDigest, kFirst));
   EXPECT_TRUE(contents_.IsOfferedByOthers(kDigest, kSecond));
   EXPECT_FALSE(contents_.IsOfferedByOthers(kOther, kSecond));
 }
 
 TEST_F(CommonContentsTest, AnOfferLastsUntilAllOfItIsWithdrawn) {
-  contents_.Offer(kDigest, kFirst);
-  contents_.Offer(kDigest, kFirst);
-  contents_.Offer(kDigest, kSecond);
+  contents_.Offer(kDigest, kFirst, ChunkId(1));
+  contents_.Offer(kDigest, kFirst, ChunkId(2));
+  contents_.Offer(kDigest, kSecond, ChunkId(3));
   EXPECT_TRUE(contents_.IsOfferedByOthers(kDigest, kFirst));
-  contents_.Withdraw(kDigest, kFirst);
+  contents_.Withdraw(kDigest, kFirst, ChunkId(1));
   EXPECT_TRUE(contents_.IsOfferedByOthers(kDigest, kSecond));
-  contents_.Withdraw(kDigest, kFirst);
+  const CommonContents::Offers left = {{kFirst, {ChunkId(2)}}, {kSecond, {ChunkId(3)}}};
+  EXPECT_EQ(*contents_.OffersOf(kDigest), left);
+  contents_.Withdraw(kDigest, kFirst, ChunkId(2));
   EXPECT_FALSE(contents_.IsOfferedByOthers(kDigest, kSecond));
-  contents_.Withdraw(kDigest, kSecond);
+  contents_.Withdraw(kDigest, kSecond, ChunkId(3));
   EXPECT_FALSE(contents_.IsOfferedByOthers(kDigest, kFirst));
+  EXPECT_EQ(contents_.OffersOf(kDigest), nullptr);
 }
 
 }  // namespace

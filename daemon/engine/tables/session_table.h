@@ -68,6 +68,10 @@ struct Session {
     Digest digest;
   };
   std::map<ChunkId, Offered> offered;
+  // Chunks whose offers repeat: those that may have become equal to others since, and those whose
+  // leases keep them from being offered.
+  std::set<ChunkId> to_offer, to_revoke;
+  bool repeats_offers = false;  // An offer of the engine's own is under way.
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
   std::set<CallId> evicts;       // Its evictions that are not answered.

@@ -1,4 +1,5 @@
-// FrozenScript: a session of a test with a few chunks that it offers to the others of its user.
+// FrozenScript: a session of a test with a few chunks that it offers to the others of its user,
+// which have the same, or come to write the same.
 #ifndef MEMTIDE_DAEMON_ENGINE_TESTING_FROZEN_SCRIPT_H_
 #define MEMTIDE_DAEMON_ENGINE_TESTING_FROZEN_SCRIPT_H_
 
@@ -38,6 +39,12 @@ class FrozenScript {
     const OfferCall offer{node_->Call(), session_, chunks_};
     node_->Post(offer);
     return offer.call;
+  }
+  void OfferWhenWritten() {
+    OfferCall offer{node_->Call(), session_, chunks_};
+    offer.repeats = true;
+    node_->Post(offer);
+    node_->Finish<OfferReply>(offer.call);
   }
   OfferReply Answer(CallId call) { return node_->Finish<OfferReply>(call); }
   OfferReply Offer() { return Answer(Ask()); }

@@ -49,6 +49,7 @@ struct ClientConfig {
   // Percent of the fetches that want to write, of the writes that others may write alike, of the
   // writers that release at once, and of the parts that end without being computed.
   uint32_t write_percent = 50, alike_percent = 80, release_percent = 70, uncomputed_percent = 10;
+  uint32_t repeats_percent = 0;  // The offers that the engine is to repeat.
   Limits limits;
   std::map<ClientOp, uint32_t> weights;
 

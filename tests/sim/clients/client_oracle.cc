@@ -69,6 +69,11 @@ void ClientSimulation::Observe(const Effect& effect) {
     verdict_.Broken(absl::StrCat("the job is lost: ", lost->why.ToString()));
   } else if (const auto* step = std::get_if<StartStep>(&effect)) {
     if (step->work != nullptr && !step->work->copies.empty()) Hit(ClientProbe::kCopied);
+    const bool shares = step->contents != nullptr && step->contents->hashes.empty();
+    const bool is_asked = std::any_of(calls_.begin(), calls_.end(), [](const auto& entry) {
+      return std::holds_alternative<OfferCall>(entry.second.event);
+    });
+    if (shares && !is_asked) Hit(ClientProbe::kSharedByItself);
   }
 }
 

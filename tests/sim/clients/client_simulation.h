@@ -65,7 +65,8 @@ enum class ClientProbe : uint8_t {
   kWrittenByPart,
   kCommittedShared,
   kDiedInOffer,
-  kNoMemory,  // A region for common contents could not be made.
+  kSharedByItself,  // The engine has repeated an offer, and made or met a common content.
+  kNoMemory,        // A region for common contents could not be made.
   // With quotas:
   kOverQuota,    // A quota was set below what was in use,
   kBackInQuota,  // and then shrank to it.
@@ -74,7 +75,7 @@ enum class ClientProbe : uint8_t {
   kEndedJob,
   kEndedNoForeignJob,
 };
-inline constexpr int kClientProbes = 36;
+inline constexpr int kClientProbes = 37;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.
@@ -104,6 +105,7 @@ class ClientSimulation {
     std::map<ChunkId, Lease> leases;
     std::map<ChunkId, Stamp> shown;  // What each lease showed when it was granted.
     uint64_t step = 0;
+    std::set<ChunkId> repeated;  // Offered whenever they were written.
     // Only with ranks:
     uint32_t number = 0;
     bool has_shared = false;  // A content, ever: also one that is empty now.

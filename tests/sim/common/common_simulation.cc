@@ -24,6 +24,7 @@ ClientConfig WithCommonContents(uint64_t seed) {
   config.stamps_of_digest = random.Percent(30) ? random.Between(2, 4) : 1;
   // A script leases at the device, too, where a common content has a copy for each of them.
   if (random.Percent(40)) config.device_slots = config.clients * 4 + random.Between(1, 16);
+  if (random.Percent(50)) config.repeats_percent = random.Between(20, 100);
   config.hostile = random.Percent(15);
   config.fail_region_percent = random.Percent(20) ? 30 : 0;
   config.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 12},   {ClientOp::kConnect, 3},
@@ -94,6 +95,8 @@ void CommonSimulation::Offer(Script* script) {
   }
   if (offer.chunks.empty()) return;
   if (random_.Percent(20)) offer.deadline = config_.limits.max_wait / 2;
+  offer.repeats = random_.Percent(config_.repeats_percent);
+  if (offer.repeats) script->repeated.insert(offer.chunks.begin(), offer.chunks.end());
   Ask(offer);
 }
 
@@ -115,8 +118,10 @@ void CommonSimulation::StartPart(Script* script) {
   }
   for (uint32_t i = call.reads; i < chunks.size(); ++i) {
     Content& content = script->contents.at(chunks[i]);
-    // It may be shared before the offer that waits is answered.
-    if (content.shared == 0 && !Waits<OfferCall>(script->session)) continue;
+    // It may be shared before the offer that waits is answered, or when the engine repeats one.
+    const bool may_be_shared = content.shared != 0 || Waits<OfferCall>(script->session) ||
+                               script->repeated.count(call.chunks[i]) > 0;
+    if (!may_be_shared) continue;
     Hit(ClientProbe::kWrittenByPart);
     // The chunk leaves what it shares with the call, not when the part begins.
     content = {kZeros, /*defined=*/false};
