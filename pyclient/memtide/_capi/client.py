@@ -208,11 +208,12 @@ class Client(Steps):
 
     def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
         """Allocates `count` chunks at consecutive places and returns the first. Not zeroed, but for
-        those of parameters, which scripts may share (common_parameters.py): what is between
-        parameters is then the same in all of them."""
+        those which scripts, or ranks on devices, may share (common_parameters.py): what is between
+        their tensors is then the same in all of them."""
         first = c_uint32()
         allocate = self._lib.memtide_allocate_undefined
-        if kind is Kind.PARAMETER:
+        on_device = self.properties.device_slots > 0
+        if kind is Kind.PARAMETER or (kind is Kind.OPTIMIZER_STATE and on_device):
             allocate = self._lib.memtide_allocate
         if home is Home.HOST:
             allocate = self._lib.memtide_allocate_above_ssd
@@ -234,6 +235,11 @@ class Client(Steps):
             )
         )
         return [p for p, is_shared in zip(places.numbers, shared, strict=True) if is_shared]
+
+    def offer_when_written(self, places: Places) -> None:
+        """Offers chunks that this process writes, and other sessions of this user in the same way.
+        The daemon looks for equal ones itself whenever they were written."""
+        check(self._lib.memtide_offer_when_written(self._handle, places.address, places.count))
 
     def free(self, first_place: int, count: int) -> None:
         """Frees the chunks at `count` consecutive places."""

@@ -50,6 +50,7 @@ class Options(ctypes.Structure):
         ("ranks", c_uint32),
         ("device", c_char_p),
         ("durable_every", c_uint32),
+        ("alike", c_uint32),
     ]
 
     def __init__(
@@ -212,6 +213,7 @@ def load_library() -> ctypes.CDLL:
         "memtide_allocate_above_ssd": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_discard": (places, c_int),
         "memtide_offer": ([*places, c_void_p], c_int),
+        "memtide_offer_when_written": (places, c_int),
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),

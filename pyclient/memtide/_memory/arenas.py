@@ -43,6 +43,13 @@ class Arenas:
             arena.make_room = self._close_all_but
         return self._activations[home]
 
+    def state_places(self) -> set[int]:
+        """The places of the chunks of optimizer states, of all rows."""
+        rows = [
+            arena for (kind, _), arena in list(self._arenas.items()) if kind == Kind.OPTIMIZER_STATE
+        ]
+        return set().union(*(arena.places for arena in rows))
+
     def discard_dead_activations(self) -> None:
         """Discards chunks whose activations are all dead, once they are many."""
         for arena in list(self._activations.values()):

@@ -137,6 +137,10 @@ class TensorManager:
         """The places of the chunks of parameters."""
         return set(self._arenas.of(Kind.PARAMETER).places)
 
+    def state_places(self) -> set[int]:
+        """The places of the chunks of optimizer states."""
+        return self._arenas.state_places()
+
     def chunks(self) -> int:
         """Chunks allocated over all kinds."""
         return self._arenas.chunks()

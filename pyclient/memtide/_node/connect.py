@@ -182,6 +182,8 @@ def _options(
         host_share_bytes=request.host_share_bytes,
         device_share_bytes=request.device_share_bytes,
         device=_device_of(request.rank, node),
+        # Ranks on devices have what they train in common (_optimizer_step/common_parameters.py).
+        alike=request.ranks if node.devices else 0,
     )
 
 

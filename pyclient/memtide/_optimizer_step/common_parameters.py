@@ -4,12 +4,16 @@ Several scripts train adapters over one frozen model, or beside a frozen referen
 step, the chunks in which no optimizer has a parameter are offered to the node's daemon, which finds
 those that other scripts of the user have offered, too (docs/decisions/0037). A script may write
 such a parameter all the same: then it gets a copy first.
+
+Ranks that train data-parallel on a device each write the same to their parameters and states. They
+offer all of them, once: the daemon looks again whenever they were written.
 """
 
 from __future__ import annotations
 
 import weakref
 
+import torch.distributed as dist
 from torch.optim import Optimizer
 
 from memtide._capi.client import Places
@@ -22,12 +26,15 @@ _MOST_STEPS_BETWEEN = 64
 
 
 class CommonParameters:
-    """Offers them. Used by the thread that trains."""
+    """Offers them. Used by the thread that trains. `on_device`: chunks are leased at a device.
+    Ranks without one have a job in common, and share by another way (docs/decisions/0035)."""
 
-    def __init__(self, manager: TensorManager) -> None:
+    def __init__(self, manager: TensorManager, *, on_device: bool = False) -> None:
         self._manager = manager
+        self._on_device = on_device
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._shared: set[int] = set()  # Places.
+        self._offered: set[int] = set()  # The places that are offered whenever they were written.
         self._steps = 0
         self._next = 1  # The step after which chunks are offered.
 
@@ -37,6 +44,9 @@ class CommonParameters:
 
     def after_step(self) -> None:
         """An optimizer has stepped. REQUIRES: this process has no chunk of parameters in use."""
+        if self._on_device and _is_rank():
+            self._offer_when_written()
+            return
         self._steps += 1
         if self._steps < self._next:
             return
@@ -51,6 +61,19 @@ class CommonParameters:
         except MemtideError:
             return  # The daemon drains, or lacks room: each script keeps its own.
 
+    def _offer_when_written(self) -> None:
+        manager = self._manager
+        places = manager.parameter_places() | manager.state_places()
+        self._offered &= places
+        new = places - self._offered
+        if not new:
+            return
+        try:
+            manager.client.offer_when_written(Places(new))
+        except MemtideError:
+            return  # The daemon drains, or lacks room: each rank keeps its own.
+        self._offered |= new
+
     def _stepped(self) -> set[int]:
         """The places of parameters that optimizers have."""
         return {
@@ -60,3 +83,7 @@ class CommonParameters:
             for parameter in group["params"]
             for place in self._manager.element_places(parameter)
         }
+
+
+def _is_rank() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -93,7 +93,10 @@ class Runtime:
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer, training)
-        self.common = CommonParameters(self.manager) if shares_contents else None
+        on_device = client.properties.device_slots > 0
+        self.common = (
+            CommonParameters(self.manager, on_device=on_device) if shares_contents else None
+        )
         calls = self.offloaded.calls
         if calls.ranks is not None and training is not None:
             calls.ranks.on_difference = SaysDifference(

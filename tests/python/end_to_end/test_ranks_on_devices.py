@@ -54,7 +54,7 @@ def test_ranks_of_one_daemon_are_on_a_device_each(
     cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
     pool = f"--device-pool={_POOL_MIB}MiB"
     with node_daemon(tmp_path / "ssd", pool, host_pool="96MiB", device=device) as sockets:
-        more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen}"}
+        more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen} 0"}
         flags = [f"--stats={stats}", "--chunk-size=2MiB"]
         done = cli.memtide("run", *flags, "torchrun", *run, RESULT=ours, **more).check()
     assert ours.read_bytes() == plain.read_bytes()
@@ -83,8 +83,50 @@ def test_ranks_on_devices_keep_what_is_frozen_once(
     with node_daemon(
         tmp_path / "ssd", "--device-pool=20MiB", host_pool="96MiB", device=device
     ) as sockets:
-        more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen}"}
+        more |= {
+            "MEMTIDE_SOCKET_DIR": str(sockets),
+            "AT_END": f"{_WRITE_SESSIONS} {seen} {10 << 20}",
+        }
         cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
     assert ours.read_bytes() == plain.read_bytes()
     shared_bytes = json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"]
     assert shared_bytes >= 10 << 20
+
+
+# The model has 14 MiB of chunks, and its moments twice that. The gradients are each rank's own.
+_TRAINED_BYTES = 3 * 14 << 20
+
+
+def _assert_trained_once(
+    cli: Cli, tmp_path: Path, script: list[str | Path], device: str, more: dict[str, str]
+) -> None:
+    plain, ours, seen = (tmp_path / name for name in ("plain", "ours", "seen"))
+    run = [*_TORCHRUN, *script]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain, **more).check()
+    with node_daemon(
+        tmp_path / "ssd", "--device-pool=40MiB", host_pool="160MiB", device=device
+    ) as sockets:
+        more |= {
+            "MEMTIDE_SOCKET_DIR": str(sockets),
+            "AT_END": f"{_WRITE_SESSIONS} {seen} {_TRAINED_BYTES}",
+        }
+        cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
+    results = sorted(tmp_path.glob("ours*"))
+    assert results
+    for result in results:
+        plain_result = tmp_path / result.name.replace("ours", "plain")
+        assert result.read_bytes() == plain_result.read_bytes()
+    shared_bytes = json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"]
+    assert shared_bytes == _TRAINED_BYTES
+
+
+def test_ranks_on_gpus_keep_what_they_train_once(
+    fake_device: dict[str, str], cli: Cli, tmp_path: Path
+) -> None:
+    script = [SCRIPTS / "data_parallel_on_device.py", "fakegpu"]
+    _assert_trained_once(cli, tmp_path, script, "cuda", fake_device)
+
+
+def test_ranks_on_emulated_devices_keep_what_they_train_once(cli: Cli, tmp_path: Path) -> None:
+    script = [SCRIPTS / "data_parallel_on_device.py", "cpu"]
+    _assert_trained_once(cli, tmp_path, script, "emulated:2", {})

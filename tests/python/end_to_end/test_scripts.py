@@ -68,7 +68,13 @@ def test_every_script_is_a_case() -> None:
         "compiled",
     }
     elsewhere |= {"states_by_hand", "changing_shapes", "deterministic", "own_mul", "traced"}
-    elsewhere |= {"data_parallel", "fully_sharded", "manual_allreduce", "ranks_apart"}
+    elsewhere |= {
+        "data_parallel",
+        "data_parallel_on_device",
+        "fully_sharded",
+        "manual_allreduce",
+        "ranks_apart",
+    }
     elsewhere |= {"large_layer", "adapters", "resumable_ranks", "flips_ssd"}
     names = {path.stem for path in SCRIPTS.glob("*.py")} - {"common", "tiny_gpt", "sequence_point"}
     assert names - elsewhere == set(CASES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from memtide._capi.client import Places
+from memtide._optimizer_step import common_parameters
 from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide.errors import ResourceExhausted, Unavailable
 
@@ -16,6 +18,8 @@ class Manager:
         self.offers: list[tuple[int, ...]] = []
         self.shared: set[int] = set()  # Places that another script has, too.
         self.error: Unavailable | ResourceExhausted | None = None
+        self.states = {100, 101}
+        self.repeated: list[tuple[int, ...]] = []
 
     @property
     def client(self) -> Manager:
@@ -24,9 +28,17 @@ class Manager:
     def parameter_places(self) -> set[int]:
         return set(range(len(self.parameters)))
 
+    def state_places(self) -> set[int]:
+        return self.states
+
     def element_places(self, tensor: torch.Tensor) -> range:
         place = next(i for i, p in enumerate(self.parameters) if p is tensor)
         return range(place, place + 1)
+
+    def offer_when_written(self, places: Places) -> None:
+        if self.error is not None:
+            raise self.error
+        self.repeated.append(places.numbers)
 
     def offer(self, places: Places) -> list[int]:
         self.offers.append(places.numbers)
@@ -87,3 +99,50 @@ def test_a_daemon_without_room_is_asked_again_later() -> None:
     manager.error, manager.shared = None, {0}
     _steps(common, 10)
     assert len(manager.offers) == 3
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common_parameters, "_is_rank", lambda: True)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_rank_on_a_device_offers_all_that_it_has_once() -> None:
+    manager = Manager(2)
+    common = CommonParameters(manager, on_device=True)  # type: ignore[arg-type]
+    common.know(torch.optim.SGD(manager.parameters, lr=0.1))
+    _steps(common, 3)
+    assert manager.repeated == [(0, 1, 100, 101)]
+    assert not manager.offers
+    manager.states = {101, 102}
+    _steps(common, 2)
+    assert manager.repeated[1:] == [(102,)]
+    manager.states = {100, 101, 102}  # A new chunk at an old place.
+    _steps(common, 1)
+    assert manager.repeated[2:] == [(100,)]
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_rank_offers_again_what_a_daemon_has_refused() -> None:
+    manager = Manager(1)
+    common = CommonParameters(manager, on_device=True)  # type: ignore[arg-type]
+    manager.error = Unavailable("it drains")
+    _steps(common, 1)
+    manager.error = None
+    _steps(common, 2)
+    assert manager.repeated == [(0, 100, 101)]
+
+
+@pytest.mark.usefixtures("ranks")
+def test_ranks_without_a_device_offer_what_is_frozen_alone() -> None:
+    manager = Manager(1)
+    _steps(CommonParameters(manager), 1)  # type: ignore[arg-type]
+    assert manager.offers == [(0,)]
+    assert not manager.repeated
+
+
+def test_one_process_on_a_device_offers_what_is_frozen_alone() -> None:
+    manager = Manager(1)
+    _steps(CommonParameters(manager, on_device=True), 1)  # type: ignore[arg-type]
+    assert manager.offers == [(0,)]
+    assert not manager.repeated
