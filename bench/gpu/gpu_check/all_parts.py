@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_check import client_parts, driver_parts, llama_parts, training_parts
+from gpu_check import client_parts, driver_parts, llama_parts, ranks_parts, training_parts
 from gpu_check.parts import Part
 
 ALL = (
@@ -112,6 +112,12 @@ ALL = (
         90,
         training_parts.collectives,
         essential=True,
+    ),
+    Part(
+        "ranks",
+        "do ranks keep what they train once, and what does that cost?",
+        240,
+        ranks_parts.ranks,
     ),
     Part(
         "chunk-sizes",

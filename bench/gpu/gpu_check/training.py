@@ -90,7 +90,7 @@ def plain(bench: Bench, job: Job) -> Trained:
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log"
         with GpuMemory(bench.home) as memory:
-            _run(bench.home, [sys.executable, *job.command(log)])
+            run(bench.home, [sys.executable, *job.command(log)])
         found = Trained(read_log(log), {}, memory.peak)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"steps": found.steps, "peak_bytes": found.peak_bytes}
@@ -116,7 +116,7 @@ def under_memtide(
         command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
         command += [f"--device-pool={device_pool}", f"--host-pool={host_pool}", "--ssd-pool=0"]
         with GpuMemory(bench.home) as memory:
-            _run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
+            run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)
 
@@ -126,7 +126,8 @@ def read_log(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
-def _run(home: Home, command: list[str | Path], tensors_on_cpu: bool = False) -> None:
+def run(home: Home, command: list[str | Path], tensors_on_cpu: bool = False) -> None:
+    """Runs a script to its end. RuntimeError: it failed."""
     done = home.run(command, **home.script_environment(tensors_on_cpu))
     if done.returncode != 0:
         words = [str(word) for word in command[1:]]
