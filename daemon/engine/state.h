@@ -68,6 +68,7 @@ class EngineState {
   void On(const OpenCall& event);
   absl::Status CheckOpen(const OpenCall& event) const;
   absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
+  bool IsAwaited(const Job& job) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
   // Joins or creates the job, or waits while jobs that end have the memory for it.
   void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);

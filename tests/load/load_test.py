@@ -25,16 +25,18 @@ class SessionsTest(unittest.TestCase):
         self.sessions = Sessions([self.slot], self.home, self.home, random.Random(1))
         self.sessions.circumstances = Circumstances("quiet", 1000)
 
-    def say(self, *lines: str, then: str = "exit 0") -> Tally:
+    def say(self, *lines: str, then: str = "exit 0", overslept: bool = False) -> Tally:
         """Runs a process that says the lines, and returns what the test makes of them."""
         self.sessions.tally = Tally()
-        text = "".join(f"echo '{line}'\n" for line in lines)
+        text = "sleep 0.2\n" * overslept + "".join(f"echo '{line}'\n" for line in lines)
         program = self.home / "user_session"
         program.write_text(f"#!/bin/sh\n{text}{then}\n")
         program.chmod(0o700)
         self.slot.start_at = 0.0
         self.sessions.run_for(0.01)
         self.slot.start_at = float("inf")
+        if self.slot.process is not None:
+            self.slot.process.overslept = overslept
         deadline = time.monotonic() + 30
         while self.slot.process is not None and time.monotonic() < deadline:
             self.sessions.run_for(0.01)
@@ -51,11 +53,24 @@ class SessionsTest(unittest.TestCase):
         self.assertIn("finds step 3, but the last report was 4", self.broken("at 3"))
         self.assertIn("finds step 5, but the last report was 3", self.broken("at 5"))
         self.assertIn("goes from step 5 to 7", self.broken("at 5", "at 7"))
+        self.assertIn("finds step 0, but the last report was 7", self.broken("at 0"))
+        self.assertEqual(self.say("at 0", "at 1").broken, [])
+        self.slot.reported_at -= 60
+        self.assertEqual(self.say("at 0").broken, [], "its job has ended meanwhile")
+        self.slot.step, self.slot.reported_at = 3, self.slot.reported_at - 60
+        self.assertIn("finds step 1, but the last report was 3", self.broken("at 1"))
 
     def test_wrong_bytes_and_unknown_ends_are_faults(self) -> None:
-        self.assertIn("wrong bytes: element 7", self.broken("wrong element 7"))
+        self.assertIn("wrong bytes: element 7", self.broken("wrong element 7", then="exit 5"))
+        self.assertIn("wrong bytes: element 8", self.broken("zeros element 8", then="exit 5"))
         self.assertIn("ended with status 9", self.broken(then="exit 9"))
         self.assertIn("ended with status -11", self.broken(then="kill -SEGV $$"))
+
+    def test_a_process_that_was_stopped_beyond_its_lease_may_read_zeros(self) -> None:
+        tally = self.say("zeros element 7", then="exit 5", overslept=True)
+        self.assertEqual(sum(tally.permitted.values()), 1)
+        self.assertEqual(tally.broken, [])
+        self.assertIn("wrong bytes", self.say("wrong 7", then="exit 5", overslept=True).broken[0])
 
     def test_a_call_beyond_the_bound_is_a_fault(self) -> None:
         tally = self.say("calls 7 1000 read")

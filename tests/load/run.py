@@ -11,10 +11,12 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,14 +239,15 @@ def main() -> int:
             load = Load(node, sessions, rng)
             try:
                 load.run(arguments.minutes)
-            except (DaemonEnded, OSError) as error:  # OSError: it does not answer.
-                load.broken += [*sessions.tally.broken, f"{type(error).__name__}: {error}"]
+            except (DaemonEnded, OSError):  # OSError: it does not answer.
+                load.broken += [*sessions.tally.broken, traceback.format_exc()]
             finally:
                 sessions.kill_all()
             worst = print_summary(load)
             if load.broken:
                 print("\nBROKEN:", *load.broken, f"To replay: {replay}", sep="\n  ")
-                print(f"\nThe end of the daemons' log:\n{node.log_tail()}")
+                log = shutil.copy(home / "log", Path(tempfile.gettempdir()) / "tools-load.log")
+                print(f"\nThe daemons' log is {log}. Its end:\n{node.log_tail()}")
                 return _BROKE
     slow = worst > WORST_RATIO
     print(f"\nOK; a resident fetch took {worst:.1f}x as long as alone", "(SLOW)" if slow else "")

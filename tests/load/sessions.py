@@ -30,8 +30,9 @@ _NAMES = {
 }
 _LOST = ("UNAVAILABLE", "UNAUTHENTICATED")
 _END_S = 20.0
+_TIME_TO_LIVE_S = 12.0  # kTimeToLiveS of user_session.cc.
 # Exit statuses of the programs.
-_SESSION_LOST, _REFUSED = 3, 4
+_SESSION_LOST, _REFUSED, _HAS_READ_OTHER_BYTES = 3, 4, 5
 
 
 @dataclass
@@ -67,7 +68,8 @@ class Slot:
     hostile: bool = False
     process: Process | None = None
     start_at: float = 0.0
-    step: int = 0  # The last one that a process reported.
+    step: int = 0  # The last one that a process reported,
+    reported_at: float = 0.0  # and when.
     may_be_torn: bool = False  # Its last process was killed, or lost its session.
 
 
@@ -222,7 +224,10 @@ class Sessions:
                     self.tally.permitted["read DATA_LOSS: its writer died"] += 1
                 else:
                     self._break(slot, "a chunk is torn whose writer did not die")
-            elif what == "wrong":
+            elif what == "zeros" and slot.process.overslept:
+                # Its memory is gone, and its client is about to hear of it (decision 41).
+                self.tally.permitted["read zeros: it was stopped beyond its lease"] += 1
+            elif what in ("wrong", "zeros"):
                 self._break(slot, f"wrong bytes: {rest}")
 
     def _calls(self, slot: Slot, process: Process, count: int, slowest_ms: int, call: str) -> None:
@@ -263,22 +268,26 @@ class Sessions:
         return ""
 
     def _at(self, slot: Slot, process: Process, step: int) -> None:
-        """A process finds the last reported step, or the one that it was about to report."""
-        if not process.found_step and step not in (slot.step, slot.step + 1):
+        """A process finds the last reported step, or the one that it was about to report. None, if
+        it was stopped before it had opened its session, until the job had ended."""
+        now = time.monotonic()
+        has_ended = step == 0 and now - slot.reported_at > _TIME_TO_LIVE_S
+        if not (process.found_step or has_ended or step in (slot.step, slot.step + 1)):
             self._break(slot, f"finds step {step}, but the last report was {slot.step}")
         if process.found_step and step != slot.step + 1:
             self._break(slot, f"goes from step {slot.step} to {step}")
         process.found_step = True
-        slot.step = step
+        slot.step, slot.reported_at = step, now
 
     def _ended(self, slot: Slot, process: Process) -> None:
         status = process.status()
-        expected = process.killed or status in (0, _SESSION_LOST, _REFUSED)
+        expected = process.killed or status in (0, _SESSION_LOST, _REFUSED, _HAS_READ_OTHER_BYTES)
         if not slot.hostile and not expected:
             self._break(slot, f"ended with status {status}")
         self._selector.unregister(process.output)
         process.output.close()
-        slot.may_be_torn, slot.process = process.killed or status == _SESSION_LOST, None
+        slot.may_be_torn = process.killed or status in (_SESSION_LOST, _HAS_READ_OTHER_BYTES)
+        slot.process = None
         if slot.start_at != float("inf"):
             slot.start_at = time.monotonic() + self._rng.random() * 1.5
 

@@ -79,8 +79,9 @@ class Client {
   memtide_client* get() const { return client_; }
   char* At(uint32_t place) const { return base_ + place * kChunkBytes; }
   SessionReport& report() { return report_; }
-  void Wrong(const std::string& message) {
-    report_.Say("wrong " + message);
+  // `reads_zero`: so does a process that goes on after its session has ended (decision 41).
+  void Wrong(const std::string& message, bool reads_zero) {
+    report_.Say((reads_zero ? "zeros " : "wrong ") + message);
     _exit(5);
   }
 
@@ -197,8 +198,9 @@ class ChunkUser {
     uint64_t i = 0;
     while (words[i] == *content * (i + 1)) ++i;
     client_.Wrong("the chunk at place " + std::to_string(place) + " has " +
-                  std::to_string(words[i]) + " in word " + std::to_string(i) + ", and " +
-                  std::to_string(*content * (i + 1)) + " was written");
+                      std::to_string(words[i]) + " in word " + std::to_string(i) + ", and " +
+                      std::to_string(*content * (i + 1)) + " was written",
+                  words[i] == 0);
   }
 
   const uint64_t seed_;
@@ -290,8 +292,9 @@ class Trainer {
     for (uint64_t i = 0; i < kElements; ++i) {
       if (values[i] == wanted) continue;
       client_.Wrong("at step " + std::to_string(step_) + " element " + std::to_string(i) +
-                    " of chunk " + std::to_string(kind) + " is " + std::to_string(values[i]) +
-                    ", not " + std::to_string(wanted));
+                        " of chunk " + std::to_string(kind) + " is " + std::to_string(values[i]) +
+                        ", not " + std::to_string(wanted),
+                    values[i] == 0);
     }
   }
   bool Compute() {

@@ -66,6 +66,21 @@ TEST_F(ExposedRegionsTest, WhoJoinsGetsNoRegionThatALateProcessHasMapped) {
             node_.made_[1].region);
 }
 
+TEST_F(ExposedRegionsTest, AJobDoesNotEndWhileASessionWaitsToJoinIt) {
+  EngineHarness node{Options()};
+  OpenCall named = Named();
+  named.time_to_live = std::chrono::seconds(4);
+  const CallId first = node.BeginOpenAs(named);
+  const JobId job = std::get<OpenReply>(node.ReplyTo(first).value).job;
+  node.hold_memory_ = true;
+  for (int i = 0; i < 5; ++i) node.Wait(std::chrono::milliseconds(600));
+  const CallId open = node.BeginOpenAs(named);
+  for (int i = 0; i < 10; ++i) node.Wait(std::chrono::milliseconds(600));
+  EXPECT_FALSE(node.Answered(open));
+  node.FinishMemory();
+  EXPECT_EQ(std::get<OpenReply>(node.ReplyTo(open).value).job, job);
+}
+
 TEST_F(ExposedRegionsTest, AProcessWhoseConnectionClosedHasNothingMapped) {
   node_.Post(ClientGone{session_});
   node_.OpenAs(Named());

@@ -58,6 +58,14 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   return nullptr;
 }
 
+// Whether a session waits to join the job, which must not end before.
+bool EngineState::IsAwaited(const Job& job) const {
+  return std::any_of(opens_.begin(), opens_.end(), [this, &job](const WaitingOpen& open) {
+    const Session* const session = sessions_.Find(open.call.session);
+    return !job.name.empty() && open.call.job_name == job.name && session->uid == job.uid;
+  });
+}
+
 // Whether the session may be one more of the job, and one more rank.
 absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
   const Share& device = job.share(Tier::kDevice);

@@ -124,7 +124,7 @@ void EngineState::On(const Tick&) {
   ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : jobs_) {
-    if (job->state() == JobState::kLingering && now_ >= job->lingers_until) {
+    if (job->state() == JobState::kLingering && now_ >= job->lingers_until && !IsAwaited(*job)) {
       expired.push_back(job.get());
     }
     // A write-back or segment that failed is tried again once a Tick, so that an error that

@@ -39,7 +39,8 @@ class ServiceManager:
         names, stored = list(self._stored), list(self._stored.values())
 
         def pass_descriptors() -> None:
-            aside = [os.dup2(fd, 500 + i) for i, fd in enumerate(stored)]
+            above = max([*stored, _FIRST + len(stored)]) + 1
+            aside = [os.dup2(fd, above + i, inheritable=False) for i, fd in enumerate(stored)]
             for i, fd in enumerate(aside):
                 os.dup2(fd, _FIRST + i)
 
@@ -51,7 +52,9 @@ class ServiceManager:
                 "LISTEN_FDS": str(len(names)),
                 "LISTEN_FDNAMES": ":".join(names),
             },
-            pass_fds=range(_FIRST, _FIRST + len(names)),
+            # What was not made inheritable is closed all the same. With pass_fds all these numbers
+            # would have to be in use before.
+            close_fds=False,
             preexec_fn=pass_descriptors,
             stderr=self._log,
         )

@@ -216,8 +216,15 @@ void Model::EndJob(JobId job) {
 
 void Model::EndLateJobs() {
   std::vector<JobId> late;
-  for (const auto& [id, job] : state_.jobs) {
-    if (job.left && state_.now > *job.left + job.time_to_live) late.push_back(id);
+  for (const auto& entry : state_.jobs) {
+    const JobState& job = entry.second;
+    const bool is_awaited =
+        std::any_of(state_.calls.begin(), state_.calls.end(), [&](const auto& call) {
+          const auto* const open = std::get_if<OpenCall>(&call.second.event);
+          return open != nullptr && JobToJoin(state_, *open) == &job;
+        });
+    const bool is_late = job.left && state_.now > *job.left + job.time_to_live;
+    if (is_late && !is_awaited) late.push_back(entry.first);
   }
   for (const JobId job : late) EndJob(job);
 }
