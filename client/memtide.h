@@ -116,6 +116,11 @@ typedef struct memtide_options {
   uint32_t alike;         /* how many sessions on the node train alike, this one included, and call
                              memtide_offer_when_written: each is guaranteed the less of host memory, so that
                              there is room for what they have in common. At most 4096; 0: 1 */
+  const char* group;    /* the ranks of a training that have a job_name each, with a time_to_live_s,
+                           as their chunks are leased at a device each: their commits with
+                           MEMTIDE_WITH_ALL_RANKS are one. NULL or "": none */
+  uint32_t group_rank;  /* the number of this session among them, from 0 on */
+  uint32_t group_ranks; /* how many they are, at most 4096 */
 } memtide_options;
 
 typedef struct memtide_properties {

@@ -70,6 +70,9 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   result.job.mutable_time_to_live()->set_seconds(options.time_to_live_s);
   result.job.set_durable_every(options.durable_every);
   result.job.set_alike(options.alike);
+  if (options.group != nullptr) result.job.set_group(options.group);
+  result.job.set_group_rank(options.group_rank);
+  result.job.set_group_ranks(options.group_ranks);
   // Zero in a field means the default, as it does in a field that the program does not know.
   if (options.address_bytes != 0) result.addresses = Bytes(options.address_bytes);
   if (options.device_memory > MEMTIDE_CUDA_IPC) {

@@ -331,6 +331,15 @@ class EngineState {
   void ResultMoved(ChunkIndex from, ChunkIndex to);
   void LeaveRanks(Session& session);
 
+  // --- ranks/groups.cc ---
+  absl::Status CheckGroup(const Session& session, const OpenCall& event) const;
+  std::vector<Session*> GroupOf(const Session& session);
+  static void SetRank(Session& session, const OpenCall& event);
+  void JoinGroup(Session& session);
+  void LeaveGroup(Session& session);
+  void CommitWithGroup(Session& session, const CommitCall& event);
+  void CommitGroup(const std::vector<Session*>& ranks);
+
   // --- ranks/kept_ranks.cc ---
   void TakePlaceOfRank(Job& job, Session& session);
   uint32_t RankOf(const Job& job, SessionId owner) const;
@@ -339,7 +348,7 @@ class EngineState {
   void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
   std::set<SessionId> AllRanks(const Job& job);
   void RankHasEnded(Job& job, const Session& session);
-  static absl::Status RankEnded(const Job& job, uint32_t rank);
+  static absl::Status RankEnded(const std::string& name, uint32_t rank);
   void EndWaitForAllRanks(Job& job);
   void NoteCommit(Job& job, Session& session, const CommitCall& call);
 
@@ -418,6 +427,9 @@ class EngineState {
   void On(const CommitCall& event);
   // `last`: the number of the last committed step.
   absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
+  absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
+                                                           const CommitCall& event, bool together);
+  void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);
   absl::Status CheckManifests(const Session& session, Bytes size) const;
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);

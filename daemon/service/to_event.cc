@@ -75,13 +75,13 @@ bool HasControlCharacter(absl::string_view text) {
 }
 
 // Job names are printed on terminals of other users.
-absl::Status CheckJobName(const std::string& name) {
+absl::Status CheckName(absl::string_view field, const std::string& name) {
   if (name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job_name: ", name.size(), " bytes; at most ", kMaxJobNameBytes));
+        absl::StrCat(field, ": ", name.size(), " bytes; at most ", kMaxJobNameBytes));
   }
   if (HasControlCharacter(name)) {
-    return absl::InvalidArgumentError(absl::StrCat("job_name: \"", absl::CEscape(name),
+    return absl::InvalidArgumentError(absl::StrCat(field, ": \"", absl::CEscape(name),
                                                    "\" has a control character; use printable "
                                                    "ones only"));
   }
@@ -92,6 +92,10 @@ absl::Status CheckRanks(const v1::OpenRequest& request) {
   if (request.ranks() > kMaxRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks: ", request.ranks(), "; at most ", kMaxRanks));
+  }
+  if (request.group_ranks() > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_ranks: ", request.group_ranks(), "; at most ", kMaxRanks));
   }
   if (request.alike() > kMaxRanks) {
     return absl::InvalidArgumentError(
@@ -118,12 +122,16 @@ absl::Status CheckRanks(const v1::OpenRequest& request) {
 
 absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node) {
   OpenCall event;
-  MEMTIDE_RETURN_IF_ERROR(CheckJobName(request.job_name()));
+  MEMTIDE_RETURN_IF_ERROR(CheckName("job_name", request.job_name()));
+  MEMTIDE_RETURN_IF_ERROR(CheckName("group", request.group()));
   event.job_name = request.job_name();
   MEMTIDE_RETURN_IF_ERROR(CheckRanks(request));
   event.rank = request.rank();
   event.ranks = request.ranks();
   event.alike = std::max(1u, request.alike());
+  event.group = request.group();
+  event.group_rank = request.group_rank();
+  event.group_ranks = request.group_ranks();
   event.chunk_size = Bytes(request.chunk_size_bytes());
   // A size of 0 passes: it joins an existing job with that job's chunk size.
   if (!event.chunk_size.IsMultipleOf(kChunkAlignment) || event.chunk_size > kMaxChunkSize) {

@@ -66,28 +66,18 @@ absl::Status EngineState::CheckManifests(const Session& session, Bytes size) con
   return check(manifest_bytes_.all(), limits.manifest_bytes_per_node, "all jobs of the node");
 }
 
-void EngineState::On(const CommitCall& event) {
-  Session* session = CallingSession(event.call, event.session);
-  if (session == nullptr) return;
-  Job& job = *session->job;
-  // Ranks that share nothing commit each for itself.
-  const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
-  // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == last) return AnswerCommit(job, event);
-  absl::Status status = CheckCommit(*session, last, event);
-  const bool with_all_ranks = event.with_all_ranks && job.keeps_ranks();
-  if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {
-    status = RankEnded(job, *session->lost_rank);
-  }
-  const bool together = with_all_ranks || job.names.Shares(session->id);
+// Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:
+// ranks of one job share it.
+absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Session& session,
+                                                                      const CommitCall& event,
+                                                                      bool together) {
+  const Job& job = *session.job;
   std::vector<ChunkIndex> indices;
-  if (status.ok() && !event.chunks.empty()) {
+  absl::Status status;
+  if (!event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;
     all.insert(all.end(), event.shadows.begin(), event.shadows.end());
-    absl::StatusOr<std::vector<ChunkIndex>> found =
-        Resolve(*session, all, 2 * options_.limits.chunks_per_call);
-    status = found.status();
-    if (found.ok()) indices = *std::move(found);
+    MEMTIDE_ASSIGN_OR_RETURN(indices, Resolve(session, all, 2 * options_.limits.chunks_per_call));
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
     Chunk& chunk = chunks_[indices[i]];
@@ -100,7 +90,7 @@ void EngineState::On(const CommitCall& event) {
     }
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
-    bool pinned = together ? chunk.FindPin(session->id) != nullptr : chunk.pinned();
+    bool pinned = together ? chunk.FindPin(session.id) != nullptr : chunk.pinned();
     // A pair with a common content exchanges what its ids name, which calls that wait know already.
     const bool exchanges =
         MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[Other(indices, i)]);
@@ -110,14 +100,46 @@ void EngineState::On(const CommitCall& event) {
         "chunk ", IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));
   }
+  if (!status.ok()) return status;
+  return indices;
+}
+
+void EngineState::On(const CommitCall& event) {
+  Session* session = CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  // Ranks that share nothing commit each for itself.
+  const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
+  // The reply was lost, and the client repeats the call.
+  if (event.step != 0 && event.step == last) return AnswerCommit(job, event);
+  absl::Status status = CheckCommit(*session, last, event);
+  const bool in_group = event.with_all_ranks && !session->group.empty();
+  const bool with_all_ranks = event.with_all_ranks && (job.keeps_ranks() || in_group);
+  if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {
+    status = RankEnded(in_group ? session->group : job.name, *session->lost_rank);
+  }
+  const bool together = !in_group && (with_all_ranks || job.names.Shares(session->id));
+  absl::StatusOr<std::vector<ChunkIndex>> indices = std::vector<ChunkIndex>();
+  if (status.ok()) {
+    indices = ResolveCommitted(*session, event, together);
+    status = indices.status();
+  }
   if (!status.ok()) return Refuse(event.call, status);
   RefuseCommit(job, session->id, absl::AbortedError("the session has called again"));
-  if (together) {
+  if (together || in_group) {
     CommitCall call = event;
     call.with_all_ranks = with_all_ranks;
-    return CommitWithRanks(job, call);
+    return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
+  CarryOut(*session, event, *indices);
+  ForgetLostResults(job);
+  AnswerCommit(job, event);
+}
 
+// REQUIRES: ResolveCommitted().
+void EngineState::CarryOut(Session& session, const CommitCall& event,
+                           const std::vector<ChunkIndex>& indices) {
+  Job& job = *session.job;
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
@@ -126,7 +148,7 @@ void EngineState::On(const CommitCall& event) {
       ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    WithdrawOffer(*session, event.chunks[i]);
+    WithdrawOffer(session, event.chunks[i]);
     OfferUnpinned(chunk);
     if (!is_common) SwapContents(chunk, shadow);
     ResultMoved(shadow, chunk);
@@ -141,9 +163,7 @@ void EngineState::On(const CommitCall& event) {
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
-  NoteCommit(job, *session, event);
-  ForgetLostResults(job);
-  AnswerCommit(job, event);
+  NoteCommit(job, session, event);
 }
 
 void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {

@@ -78,6 +78,10 @@ struct OpenCall {
   uint32_t durable_every = 0;
   // How many sessions train alike, this one included, and have contents in common.
   uint32_t alike = 1;
+  // The sessions of one user in a group are the ranks of a training which have a named job each,
+  // `group_ranks` of them: their commits can be one event (CommitCall.with_all_ranks). Empty: none.
+  std::string group;
+  uint32_t group_rank = 0, group_ranks = 0;
 };
 struct RenewCall {
   CallId call;
@@ -237,8 +241,8 @@ struct CommitCall {
   std::vector<ChunkId> chunks, shadows;
   // Whether shadows[i] gets the old content of chunks[i], instead of none.
   bool keep_old_content = false;
-  // Where ranks are kept (Job::keeps_ranks): waits for such commits of all other ranks, and is one
-  // event with them. Ignored elsewhere.
+  // Where ranks are kept (Job::keeps_ranks), and in a group: waits for such commits of all other
+  // ranks, and is one event with them. Ignored elsewhere.
   bool with_all_ranks = false;
   std::string manifest;  // In every OpenReply of the job, or of its rank, from now on.
 };

@@ -97,9 +97,9 @@ std::set<SessionId> EngineState::AllRanks(const Job& job) {
   return ranks.size() == job.ranks ? ranks : std::set<SessionId>();
 }
 
-absl::Status EngineState::RankEnded(const Job& job, uint32_t rank) {
+absl::Status EngineState::RankEnded(const std::string& name, uint32_t rank) {
   return absl::FailedPreconditionError(
-      absl::StrCat("rank ", rank, " of job \"", job.name, "\" has ended, and ranks commit each ",
+      absl::StrCat("rank ", rank, " of job \"", name, "\" has ended, and ranks commit each ",
                    "step together: start all of them again, to go on from the last step"));
 }
 
@@ -110,7 +110,7 @@ void EngineState::RankHasEnded(Job& job, const Session& session) {
     sessions_.Find(id)->lost_rank = session.rank;
     const auto waiting = FindCommit(job, id);
     if (waiting == job.commits.end() || !waiting->call.with_all_ranks) continue;
-    RefuseCommit(job, id, RankEnded(job, session.rank));
+    RefuseCommit(job, id, RankEnded(job.name, session.rank));
   }
 }
 
@@ -120,16 +120,25 @@ void EngineState::EndWaitForAllRanks(Job& job) {
         return now_ >= each.deadline && each.call.with_all_ranks;
       });
   if (!is_late) return;
-  std::set<uint32_t> lacking;
-  for (uint32_t rank = 0; rank < job.ranks; ++rank) lacking.insert(rank);
   std::vector<SessionId> waiting;
   for (const WaitingCommit& commit : job.commits) {
-    if (!commit.call.with_all_ranks) continue;
-    waiting.push_back(commit.call.session);
-    lacking.erase(sessions_.Find(commit.call.session)->rank);
+    if (commit.call.with_all_ranks) waiting.push_back(commit.call.session);
+  }
+  const Session& first = *sessions_.Find(waiting.front());
+  const uint32_t ranks = first.group.empty() ? job.ranks : first.group_ranks;
+  std::set<uint32_t> lacking;
+  for (uint32_t rank = 0; rank < ranks; ++rank) lacking.insert(rank);
+  for (const SessionId id : waiting) lacking.erase(sessions_.Find(id)->rank);
+  if (!first.group.empty()) {
+    for (Session* const rank : GroupOf(first)) {
+      const bool waits =
+          rank->job != nullptr && FindCommit(*rank->job, rank->id) != rank->job->commits.end();
+      if (waits) lacking.erase(rank->rank);
+    }
   }
   const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-      "of job \"", job.name, "\", ranks ", absl::StrJoin(lacking, ", "),
+      "of job \"", first.group.empty() ? job.name : first.group, "\", ranks ",
+      absl::StrJoin(lacking, ", "),
       " did not commit a step in time, and ranks commit each step together: let all of them step ",
       "equally often, or train without a job's name"));
   for (const SessionId id : waiting) {

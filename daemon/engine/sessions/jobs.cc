@@ -113,6 +113,8 @@ void EngineState::On(const OpenCall& event) {
 }
 
 void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
+  const absl::Status in_group = CheckGroup(session, event);
+  if (!in_group.ok()) return Refuse(event.call, in_group);
   if (Job* job = FindJobToJoin(event, session.uid)) {
     if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
       return Refuse(event.call,
@@ -131,7 +133,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     }
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
-    session.rank = event.rank;
+    SetRank(session, event);
     session.opening = true;
     if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
     if (event.durable_every > 0) SetDurable(*job, event.durable_every);
@@ -219,7 +221,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   // From here on nothing fails, so that a refused Open uses no number.
   ++next_job_;
   session.job = job.get();
-  session.rank = event.rank;
+  SetRank(session, event);
   session.opening = true;
   if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
   job->sessions.push_back(session.id);
@@ -266,6 +268,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
     open.manifest = job.kept_ranks[session.rank].manifest.text();
   }
   session.committed_step = session.opened_at_step = open.committed_step;
+  JoinGroup(session);
   open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;

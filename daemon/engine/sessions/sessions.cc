@@ -78,6 +78,7 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
   }
   session.left_behind.clear();
   WithdrawOffers(session);
+  LeaveGroup(session);
   if (session.job != nullptr) LeaveRanks(session);
   if (session.job != nullptr) LeaveRegions(*session.job, id);
   LeaveJob(session);

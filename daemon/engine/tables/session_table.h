@@ -57,6 +57,8 @@ struct Session {
   uint64_t committed_step = 0;  // In a job of several ranks.
   // Other ranks have waited for its commit, and went on without it.
   bool is_waited_for_in_vain = false;
+  std::string group;  // As in OpenCall: it is one of `group_ranks` ranks with a job each.
+  uint32_t group_ranks = 0;
   uint64_t opened_at_step = 0;         // Its committed_step when it opened the job.
   absl::optional<uint32_t> lost_rank;  // Has ended since then, in a job that keeps ranks.
   // Entries that the session had leased for reading when one of its ids was given a content of its

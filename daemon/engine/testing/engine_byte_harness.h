@@ -245,6 +245,9 @@ class EngineByteHarness {
     open.device_share = device_share_;
     if (!device_share_.IsZero()) open.device_memory = MemoryKind::kSharedMemory;
     open.durable_every = durable_every_;
+    open.group = group_;
+    open.group_rank = group_rank_;
+    open.group_ranks = group_ranks_;
     Post(ClientConnected{open.session, uid, 1});
     Post(open);
     FinishUntilAnswered(open.call);
@@ -314,9 +317,11 @@ class EngineByteHarness {
   std::vector<Revoke> revokes_;
   std::set<RegionId> read_only_regions_;
   std::set<std::pair<SessionId, RegionId>> sent_;
-  bool elastic_ = false;           // For the jobs that Open() and OpenRank() open.
-  uint32_t durable_every_ = 0;     // As elastic_.
-  Bytes device_share_;             // As elastic_.
+  bool elastic_ = false;        // For the jobs that Open() and OpenRank() open.
+  uint32_t durable_every_ = 0;  // As elastic_.
+  Bytes device_share_;          // As elastic_.
+  std::string group_;           // As elastic_.
+  uint32_t group_rank_ = 0, group_ranks_ = 0;
   bool plant_collisions_ = false;  // All contents have one digest.
   bool saves_although_it_fails_ = false;
   bool keeps_unflushed_ = false;  // For PowerCut().

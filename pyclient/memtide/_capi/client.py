@@ -165,8 +165,10 @@ class Client(Steps):
         self._lib = load_library()
         self._handle = c_void_p()
         self.socket_dir = os.fsdecode(options.socket_dir or b"")
-        # Among the sessions of the job.
-        self.rank, self.ranks = options.rank, max(1, options.ranks)
+        # Among the sessions of the job; the number also among those of a group.
+        self.rank, self.ranks = options.rank or options.group_rank, max(1, options.ranks)
+        # Whether commits wait for those of other ranks, of the job or with a job each.
+        self.has_other_ranks = max(options.ranks, options.group_ranks) > 1
         # CUDA reads its variables once, and opening a session may start CUDA.
         self.visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}

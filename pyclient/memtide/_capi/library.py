@@ -51,6 +51,9 @@ class Options(ctypes.Structure):
         ("device", c_char_p),
         ("durable_every", c_uint32),
         ("alike", c_uint32),
+        ("group", c_char_p),
+        ("group_rank", c_uint32),
+        ("group_ranks", c_uint32),
     ]
 
     def __init__(
@@ -60,6 +63,7 @@ class Options(ctypes.Structure):
         job_name: str = "",
         program: str = "",
         device: str = "",
+        group: str = "",
         **numbers: int,
     ) -> None:
         super().__init__(
@@ -68,6 +72,7 @@ class Options(ctypes.Structure):
             job_name=job_name.encode() or None,
             program=program.encode() or None,
             device=device.encode() or None,
+            group=group.encode() or None,
             **numbers,
         )
 

@@ -115,9 +115,11 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     ResourceExhausted: the message has the remedy. FailedPrecondition: another process runs the job.
     """
     request, socket_dir = request or reached.request, reached.socket_dir
-    if request.job_name:
-        wait_until_free(socket_dir, request.job_name, request.rank, request.ranks)
     node = inspection.inspect(socket_dir, sessions=True)
+    if request.job_name and _has_own_job(request, node):
+        wait_until_free(socket_dir, _own_job_name(request), 0, 1)
+    elif request.job_name:
+        wait_until_free(socket_dir, request.job_name, request.rank, request.ranks)
     shared = None
     if request.ranks > 1:
         request, shared = _one_rank_of(request, socket_dir, node)
@@ -170,9 +172,13 @@ def _open(options: Options, request: SessionRequest, node: inspection.Node) -> C
 def _options(
     request: SessionRequest, socket_dir: Path, node: inspection.Node, job_name: str = ""
 ) -> Options:
+    in_group = bool(request.job_name) and _has_own_job(request, node)
     return Options(
         str(socket_dir),
-        job_name=job_name or request.job_name,
+        job_name=_own_job_name(request) if in_group else job_name or request.job_name,
+        group=request.job_name if in_group else "",
+        group_rank=request.rank if in_group else 0,
+        group_ranks=request.ranks if in_group else 0,
         time_to_live_s=request.time_to_live_s,
         durable_every=request.durable_every,
         program=Path(sys.argv[0]).name,
@@ -185,6 +191,15 @@ def _options(
         # Ranks on devices have what they train in common (_optimizer_step/common_parameters.py).
         alike=request.ranks if node.devices else 0,
     )
+
+
+def _has_own_job(request: SessionRequest, node: inspection.Node) -> bool:
+    """Whether this process is one of several ranks that have a device, and so a job, each."""
+    return request.ranks > 1 and bool(node.devices)
+
+
+def _own_job_name(request: SessionRequest) -> str:
+    return f"{request.job_name}/{request.rank}"
 
 
 def _open_with_ranks(
@@ -266,12 +281,6 @@ def _one_rank_of(
         device_share_bytes=request.device_share_bytes or parts.get("device", 0),
     )
     on_device = bool(parts.get("device", 0))
-    if on_device and request.job_name:
-        raise FailedPrecondition(
-            f"job '{request.job_name}' is to be one of {request.ranks} ranks, whose chunks have to "
-            "stay in host memory, and this node's daemon has a device pool: start memtided with "
-            "--device=none, or leave --job out"
-        )
     training_of_ranks = training.of_rank(request.rank, request.ranks, socket_dir)
     return request, None if on_device else training_of_ranks
 

@@ -200,9 +200,9 @@ class OffloadedSteps:
 
     @property
     def _has_ranks(self) -> bool:
-        """Whether the job is a named one of several ranks, which wait for each other in each step,
-        also in one that changes nothing."""
-        return self.always and self._client.ranks > 1
+        """Whether the job is a named one of several ranks, or of one of them, which wait for each
+        other in each step, also in one that changes nothing."""
+        return self.always and self._client.has_other_ranks
 
     def _wanted(self) -> bool:
         return (

@@ -18,8 +18,13 @@ _TORCHRUN = ["torchrun", "--standalone", "--local-addr=127.0.0.1", "--monitor-in
 
 
 @pytest.fixture
-def sockets(tmp_path: Path) -> Iterator[Path]:
-    with node_daemon(tmp_path / "ssd", "--no-host-reserve", host_pool="384MiB") as sockets:
+def sockets(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A daemon without a device, or with those that a test asks for."""
+    device = getattr(request, "param", "none")
+    pools = [] if device == "none" else ["--device-pool=64MiB"]
+    with node_daemon(
+        tmp_path / "ssd", "--no-host-reserve", *pools, host_pool="384MiB", device=device
+    ) as sockets:
         yield sockets
 
 
@@ -58,6 +63,7 @@ def plain(cli: Cli, folder: Path) -> list[dict[int, str]]:
     return losses
 
 
+@pytest.mark.parametrize("sockets", ["none", "emulated:2"], indirect=True)
 @pytest.mark.parametrize(
     ("kills", "delay"),
     [
