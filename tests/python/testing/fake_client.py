@@ -84,6 +84,10 @@ class FakeClient(FakeSteps):
         self.cuda_settings = {name: os.environ.get(name) for name in CUDA_SETTINGS}
         self._returned: deque[tuple[int, int]] = deque()
 
+    @property
+    def has_other_ranks(self) -> bool:
+        return self.ranks > 1
+
     def allocate(self, kind: Kind, count: int, home: Home = Home.LOWEST) -> int:
         if home is Home.HOST and len(self.host_homes) + count > self.most_host_homes:
             raise ResourceExhausted("no more homes in host memory")
