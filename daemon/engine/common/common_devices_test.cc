@@ -10,39 +10,15 @@
 namespace memtide {
 namespace {
 
-// Two sessions that lease at one device, four chunks each.
-class CommonDeviceTest : public testing::Test {
+class CommonDeviceTest : public TwoScriptsAtADeviceTest {
  protected:
-  static constexpr uint32_t kSsdSlots = 32;
+  CommonDeviceTest() : TwoScriptsAtADeviceTest(/*count=*/2) {}
 
-  EngineByteHarness* Node() {
-    node_.elastic_ = true;
-    node_.device_share_ = EngineByteHarness::kChunk * 4;
-    return &node_;
-  }
-  MemoryPlace Lease(const FrozenScript& script, size_t i, Access access) {
-    const ChunkId chunk = script.chunks()[i];
-    const Reply reply = node_.Fetch(script.session(), chunk, Tier::kDevice, access);
-    EXPECT_TRUE(reply.status.ok()) << reply.status;
-    return std::get<FetchReply>(reply.value).leases.at(0).place;
-  }
-  std::vector<float> At(const MemoryPlace& place) {
-    const char* const bytes = node_.At(place);
-    std::vector<float> values(kElements);
-    std::memcpy(values.data(), bytes, kElements * sizeof(float));
-    return values;
-  }
   void Share() {
     a_.Offer();
     EXPECT_EQ(b_.Offer().shared.size(), 2u);
     EXPECT_EQ(a_.Offer().shared.size(), 2u);
   }
-
-  EngineByteHarness node_{{{EngineByteHarness::kChunk * 8},
-                           EngineByteHarness::kChunk * 96,
-                           EngineByteHarness::kChunk* kSsdSlots,
-                           Limits()}};
-  FrozenScript a_{Node(), 2, 1}, b_{Node(), 2, 1};
 };
 
 TEST_F(CommonDeviceTest, EachHasACopyOfWhatIsCommonAtItsDevice) {
@@ -67,10 +43,9 @@ TEST_F(CommonDeviceTest, AWriterKeepsWhatItHasLeasedAndOthersDoNotSeeWhatItWrite
   EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), Values(1));
 }
 
-TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceIsCopiedBeforeItIsWritten) {
+TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceComesThereBeforeItIsWritten) {
   Share();
-  const std::vector<float> values = Values(77);
-  std::memcpy(node_.At(Lease(a_, 0, Access::kWrite)), values.data(), kElements * sizeof(float));
+  Write(a_, 0, 77);
   node_.Release(a_.session(), a_.chunks()[0]);
   EXPECT_EQ(a_.Read(0), Values(77));
   EXPECT_EQ(b_.Read(0), Values(1));

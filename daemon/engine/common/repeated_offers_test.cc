@@ -12,31 +12,12 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two sessions that lease at one device, four chunks each, of which they use three.
-class RepeatedOffersTest : public testing::Test {
+class RepeatedOffersTest : public TwoScriptsAtADeviceTest {
  protected:
   static constexpr uint32_t kChunks = 3;
 
-  EngineByteHarness* Node() {
-    node_.elastic_ = true;
-    node_.device_share_ = EngineByteHarness::kChunk * 4;
-    return &node_;
-  }
-  MemoryPlace Lease(const FrozenScript& script, size_t i, Access access) {
-    const Reply reply = node_.Fetch(script.session(), script.chunks()[i], Tier::kDevice, access);
-    EXPECT_TRUE(reply.status.ok()) << reply.status;
-    return std::get<FetchReply>(reply.value).leases.at(0).place;
-  }
-  std::vector<float> At(const MemoryPlace& place) {
-    std::vector<float> values(kElements);
-    std::memcpy(values.data(), node_.At(place), kElements * sizeof(float));
-    return values;
-  }
-  void Write(const FrozenScript& script, size_t i, float first) {
-    const std::vector<float> values = Values(first);
-    std::memcpy(node_.At(Lease(script, i, Access::kWrite)), values.data(),
-                kElements * sizeof(float));
-  }
+  RepeatedOffersTest() : TwoScriptsAtADeviceTest(kChunks) {}
+
   void Release(const FrozenScript& script, size_t i) {
     node_.Release(script.session(), script.chunks()[i]);
   }
@@ -95,11 +76,6 @@ class RepeatedOffersTest : public testing::Test {
     b_.OfferWhenWritten();
   }
 
-  EngineByteHarness node_{{{EngineByteHarness::kChunk * 16},
-                           EngineByteHarness::kChunk * 96,
-                           EngineByteHarness::kChunk * 32,
-                           Limits()}};
-  FrozenScript a_{Node(), kChunks, 1}, b_{Node(), kChunks, 1};
   std::map<SessionId, uint64_t> steps_;  // Committed ones.
   uint64_t parts_ = 0;
 };

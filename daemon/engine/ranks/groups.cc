@@ -33,8 +33,10 @@ absl::Status EngineState::CheckGroup(const Session& session, const OpenCall& eve
         "below their count"));
   }
   if (event.durable_every > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group \"", event.group, "\": the jobs of a group cannot be durable"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group \"", event.group,
+        "\": ranks with a device each cannot have durable jobs; leave out --durable, or "
+        "start memtided with --device=none"));
   }
   for (const auto& [id, other] : sessions_) {
     const bool is_open = other.job != nullptr || other.opening;

@@ -4,7 +4,9 @@
 #define MEMTIDE_DAEMON_ENGINE_TESTING_FROZEN_SCRIPT_H_
 
 #include <cstdint>
+#include <cstring>
 #include <numeric>
+#include <variant>
 #include <vector>
 
 #include "daemon/engine/testing/engine_byte_harness.h"
@@ -56,6 +58,44 @@ class FrozenScript {
   EngineByteHarness* const node_;
   SessionId session_;
   std::vector<ChunkId> chunks_;
+};
+
+// Two of them, with `count` chunks that are alike, which lease at one device, four chunks each.
+class TwoScriptsAtADeviceTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kSsdSlots = 32;
+
+  explicit TwoScriptsAtADeviceTest(uint32_t count) : a_(Node(), count, 1), b_(Node(), count, 1) {}
+
+  MemoryPlace Lease(const FrozenScript& script, size_t i, Access access) {
+    const Reply reply = node_.Fetch(script.session(), script.chunks()[i], Tier::kDevice, access);
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return std::get<FetchReply>(reply.value).leases.at(0).place;
+  }
+  std::vector<float> At(const MemoryPlace& place) {
+    std::vector<float> values(kElements);
+    std::memcpy(values.data(), node_.At(place), kElements * sizeof(float));
+    return values;
+  }
+  void Write(const FrozenScript& script, size_t i, float first) {
+    const std::vector<float> values = Values(first);
+    char* const bytes = node_.At(Lease(script, i, Access::kWrite));
+    std::memcpy(bytes, values.data(), kElements * sizeof(float));
+  }
+
+  // The device has room for the scripts of a test beside these.
+  EngineByteHarness node_{{{EngineByteHarness::kChunk * 16},
+                           EngineByteHarness::kChunk * 96,
+                           EngineByteHarness::kChunk* kSsdSlots,
+                           Limits()}};
+  FrozenScript a_, b_;
+
+ private:
+  EngineByteHarness* Node() {
+    node_.elastic_ = true;
+    node_.device_share_ = EngineByteHarness::kChunk * 4;
+    return &node_;
+  }
 };
 
 }  // namespace memtide

@@ -69,6 +69,35 @@ def test_ranks_of_one_daemon_are_on_a_device_each(
     assert moved["device_to_host_bytes"] > 6 << 20
 
 
+def _shared_bytes(
+    cli: Cli,
+    folder: Path,
+    script: list[str | Path],
+    device: str,
+    pools_mib: tuple[int, int],
+    wanted_bytes: int,
+    more: dict[str, str],
+) -> int:
+    """Trains with ranks on devices, in a device and a host pool, and asserts that the results are
+    those of plain ranks. Returns the bytes that the ranks have in common in the end, as soon as
+    these are `wanted_bytes`."""
+    plain, ours, seen = (folder / name for name in ("plain", "ours", "seen"))
+    run = [*_TORCHRUN, *script]
+    cli.python("-m", "torch.distributed.run", *run, RESULT=plain, **more).check()
+    device_mib, host_mib = pools_mib
+    with node_daemon(
+        folder / "ssd", f"--device-pool={device_mib}MiB", host_pool=f"{host_mib}MiB", device=device
+    ) as sockets:
+        at_end = f"{_WRITE_SESSIONS} {seen} {wanted_bytes}"
+        more = {**more, "MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": at_end}
+        cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
+    results = sorted(folder.glob("ours*"))
+    assert results
+    for result in results:
+        assert result.read_bytes() == (folder / result.name.replace("ours", "plain")).read_bytes()
+    return int(json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"])
+
+
 # The frozen layers have 12 MiB, which do not fit the device beside what is trained.
 @pytest.mark.parametrize(
     ("device", "gpus"), [("emulated:2", 0), ("cuda", 2)], ids=["emulated", "GPUs"]
@@ -77,56 +106,24 @@ def test_ranks_on_devices_keep_what_is_frozen_once(
     device: str, gpus: int, environment_of: EnvironmentOf, cli: Cli, tmp_path: Path
 ) -> None:
     more = environment_of(gpus) | {"FROZEN": "1"}
-    plain, ours, seen = (tmp_path / name for name in ("plain", "ours", "seen"))
-    run = [*_TORCHRUN, _SCRIPT]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain, FROZEN="1").check()
-    with node_daemon(
-        tmp_path / "ssd", "--device-pool=20MiB", host_pool="96MiB", device=device
-    ) as sockets:
-        more |= {
-            "MEMTIDE_SOCKET_DIR": str(sockets),
-            "AT_END": f"{_WRITE_SESSIONS} {seen} {10 << 20}",
-        }
-        cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
-    assert ours.read_bytes() == plain.read_bytes()
-    shared_bytes = json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"]
-    assert shared_bytes >= 10 << 20
+    least = 10 << 20
+    assert _shared_bytes(cli, tmp_path, [_SCRIPT], device, (20, 96), least, more) >= least
 
 
 # The model has 14 MiB of chunks, and its moments twice that. The gradients are each rank's own.
 _TRAINED_BYTES = 3 * 14 << 20
-
-
-def _assert_trained_once(
-    cli: Cli, tmp_path: Path, script: list[str | Path], device: str, more: dict[str, str]
-) -> None:
-    plain, ours, seen = (tmp_path / name for name in ("plain", "ours", "seen"))
-    run = [*_TORCHRUN, *script]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain, **more).check()
-    with node_daemon(
-        tmp_path / "ssd", "--device-pool=40MiB", host_pool="160MiB", device=device
-    ) as sockets:
-        more |= {
-            "MEMTIDE_SOCKET_DIR": str(sockets),
-            "AT_END": f"{_WRITE_SESSIONS} {seen} {_TRAINED_BYTES}",
-        }
-        cli.memtide("run", "--chunk-size=2MiB", "torchrun", *run, RESULT=ours, **more).check()
-    results = sorted(tmp_path.glob("ours*"))
-    assert results
-    for result in results:
-        plain_result = tmp_path / result.name.replace("ours", "plain")
-        assert result.read_bytes() == plain_result.read_bytes()
-    shared_bytes = json.loads(seen.read_text(encoding="utf-8"))["shared_bytes"]
-    assert shared_bytes == _TRAINED_BYTES
+_POOLS_MIB = 40, 160
 
 
 def test_ranks_on_gpus_keep_what_they_train_once(
     fake_device: dict[str, str], cli: Cli, tmp_path: Path
 ) -> None:
     script = [SCRIPTS / "data_parallel_on_device.py", "fakegpu"]
-    _assert_trained_once(cli, tmp_path, script, "cuda", fake_device)
+    shared = _shared_bytes(cli, tmp_path, script, "cuda", _POOLS_MIB, _TRAINED_BYTES, fake_device)
+    assert shared == _TRAINED_BYTES
 
 
 def test_ranks_on_emulated_devices_keep_what_they_train_once(cli: Cli, tmp_path: Path) -> None:
     script = [SCRIPTS / "data_parallel_on_device.py", "cpu"]
-    _assert_trained_once(cli, tmp_path, script, "emulated:2", {})
+    shared = _shared_bytes(cli, tmp_path, script, "emulated:2", _POOLS_MIB, _TRAINED_BYTES, {})
+    assert shared == _TRAINED_BYTES
