@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,6 +33,25 @@ def start() -> None:
     importlib.import_module("torch._meta_registrations")
     # Kernels run in a thread of their own, which must not outlive what they call.
     atexit.register(synchronize)
+    atexit.register(_await_last_backward)
+
+
+def _await_last_backward() -> None:
+    """Waits until torch's thread for the device has let go of the last backward pass.
+
+    The thread does so after `backward` has returned, and needs the interpreter for the context that
+    was saved with the pass. If the interpreter has ended by then, the process aborts
+    (pytorch/pytorch issue 38228), on a GPU, too. A pass from a new thread has no saved context, and
+    the device's thread runs it after it has let go of the one before."""
+    thread = threading.Thread(target=_backward_of_nothing)
+    thread.start()
+    thread.join()
+
+
+def _backward_of_nothing() -> None:
+    nothing = torch.empty(0, device=_DEVICE_TYPE, requires_grad=True)
+    run = torch.autograd.Variable._execution_engine.run_backward
+    run((nothing.view(0),), (torch.empty(0, device=_DEVICE_TYPE),), False, False, (), True, True)
 
 
 def is_available() -> bool:
