@@ -17,12 +17,13 @@ LAYERS = (
     ("_resume",),
     ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),
-    ("_node", "optim", "_checkpoint"),
+    ("_node", "optim", "_checkpoint", "_sharing", "exchange", "pipeline"),
     ("_memory",),
-    ("_capi", "_util"),
+    ("_capi",),
+    ("_util",),
     ("errors",),
 )
-PUBLIC = ("memtide", "memtide.errors", "memtide.optim")
+PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "memtide.pipeline")
 # The one file that assigns to attributes of torch and of Python's standard library.
 REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
 # The one file that knows which types of devices are GPUs.

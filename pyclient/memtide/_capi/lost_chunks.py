@@ -6,10 +6,10 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from memtide._util.listed import listed
 from memtide.errors import DataLoss
 
 _CHUNK = re.compile(r"\bchunk (\d+)\b")
-_MOST_NAMES = 3
 
 
 class LostChunks:
@@ -47,7 +47,5 @@ class LostChunks:
             names = self.names_in(start, start + self._chunk_bytes)
             if not names:
                 return ""
-            more = len(names) - _MOST_NAMES
-            listed = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-            return f". In the chunk: {listed}"
+            return f". In the chunk: {listed(names)}"
         return ""

@@ -44,7 +44,7 @@ class CommonParameters:
 
     def after_step(self) -> None:
         """An optimizer has stepped. REQUIRES: this process has no chunk of parameters in use."""
-        if self._on_device and _is_rank():
+        if self._on_device and is_rank():
             self._offer_when_written()
             return
         self._steps += 1
@@ -85,5 +85,6 @@ class CommonParameters:
         }
 
 
-def _is_rank() -> bool:
+def is_rank() -> bool:
+    """Whether this process trains with others."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -32,6 +32,7 @@ from memtide._node.training import Training
 from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.rank_difference import SaysDifference
+from memtide._optimizer_step.rank_values import RankValues
 from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
@@ -97,6 +98,8 @@ class Runtime:
         self.common = (
             CommonParameters(self.manager, on_device=on_device) if shares_contents else None
         )
+        # Ranks without a device compare all that they step (_optimizer_step/rank_parts.py).
+        self._rank_values = RankValues(self.names.parameter_at) if on_device else None
         calls = self.offloaded.calls
         if calls.ranks is not None and training is not None:
             calls.ranks.on_difference = SaysDifference(
@@ -254,6 +257,8 @@ class Runtime:
         if self.common is not None:
             self.common.know(optimizer)
             self.common.after_step()
+        if self._rank_values is not None:
+            self._rank_values.after_step(optimizer)
         if first:
             self.parameters = self._list_parameters(born=True)
             self.manager.trim_all()  # Room reserved for expected tensors included.

@@ -127,3 +127,20 @@ def test_ranks_on_emulated_devices_keep_what_they_train_once(cli: Cli, tmp_path:
     script = [SCRIPTS / "data_parallel_on_device.py", "cpu"]
     shared = _shared_bytes(cli, tmp_path, script, "emulated:2", _POOLS_MIB, _TRAINED_BYTES, {})
     assert shared == _TRAINED_BYTES
+
+
+def test_a_rank_on_a_device_with_a_wrong_gradient_is_named(cli: Cli, tmp_path: Path) -> None:
+    script = [SCRIPTS / "data_parallel_on_device.py", "cpu"]
+    with node_daemon(
+        tmp_path / "ssd", "--device-pool=40MiB", host_pool="160MiB", device="emulated:2"
+    ) as sockets:
+        more = {"MEMTIDE_SOCKET_DIR": str(sockets), "RESULT": str(tmp_path / "ours")}
+        run = ["run", "--chunk-size=2MiB", "torchrun", *_TORCHRUN, *script]
+        equal = cli.memtide(*run, **more).check()
+        altered = cli.memtide(*run, **more, FLIP_AT="3").check()
+    assert "differ from those of rank 0" not in equal.err
+    line = (
+        "memtide: in rank 1, the values of 4.weight differ from those of rank 0 after step 4, and "
+        "did not after step 2"
+    )
+    assert altered.err.count(line) == 1

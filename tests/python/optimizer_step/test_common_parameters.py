@@ -103,7 +103,7 @@ def test_a_daemon_without_room_is_asked_again_later() -> None:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common_parameters, "_is_rank", lambda: True)
+    monkeypatch.setattr(common_parameters, "is_rank", lambda: True)
 
 
 @pytest.mark.usefixtures("ranks")

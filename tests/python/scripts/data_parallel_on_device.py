@@ -1,6 +1,7 @@
 """Data parallelism by hand, in processes that a launcher starts, on a device that gloo does not
 know: `data_parallel_on_device.py DEVICE`. Each rank writes its result to RESULT and its number.
-Rank 0 runs the Python program AT_END of the environment while all live."""
+Rank 0 runs the Python program AT_END of the environment while all live. Rank 1 alters a bit of a
+gradient, of 4.weight, in step FLIP_AT of the environment."""
 
 import os
 import subprocess
@@ -29,11 +30,14 @@ def train(device: str, rank: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(rank)
     losses = []
-    for _ in range(_STEPS):
+    flip_at = int(os.environ.get("FLIP_AT", 0))
+    for step in range(_STEPS):
         scores = model(torch.randn(16, 512).to(device))
         loss = nn.functional.cross_entropy(scores, torch.randint(0, 10, (16,)).to(device))
         loss.backward()
         average(list(model.parameters()))
+        if rank == 1 and step + 1 == flip_at:
+            model[4].weight.grad[3, 5] = -model[4].weight.grad[3, 5]
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
