@@ -33,6 +33,7 @@ from memtide.errors import (
 
 if TYPE_CHECKING:
     from memtide._api import Offloaded, activations, checkpoint, hold, load_checkpoint, offload
+    from memtide._sharing.layers import delink, share_layers
     from memtide.optim import AdamW, Lion
 
 
@@ -68,10 +69,12 @@ __all__ = [
     "UsageError",
     "activations",
     "checkpoint",
+    "delink",
     "hold",
     "load_checkpoint",
     "offload",
     "resumed_step",
+    "share_layers",
 ]
 
 
@@ -82,6 +85,10 @@ def __getattr__(name: str) -> Any:
         from memtide import _api
 
         return getattr(_api, name)
+    if name in ("delink", "share_layers"):
+        from memtide._sharing import layers
+
+        return getattr(layers, name)
     if name in ("AdamW", "Lion"):
         from memtide import optim
 

@@ -1,0 +1,1 @@
+"""Layers that share their parameters, and then part."""

@@ -1,0 +1,133 @@
+"""Layers that train as one, and then each by itself (Pseudo-to-Real: Lin et al., M6-10T, 2021).
+
+Layers of one shape share the parameters of the first one: their gradients are summed, and there is
+one copy of parameters, gradients and optimizer states. When they are delinked, each goes on from
+there with parameters of its own. What that costs until then is the memory of one layer; the compute
+is that of all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from memtide.errors import FailedPrecondition, InvalidArgument
+
+
+def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None) -> None:
+    """Gives all layers the parameters of the first one.
+
+    Call it when the model is whole, and before it is wrapped in DistributedDataParallel or sharded.
+    An optimizer that has the layers' parameters already has to be given, and must not have stepped.
+    Buffers, such as running means, stay each layer's own.
+    InvalidArgument: the layers have parameters of other names, shapes or types, or are fewer than
+    two.
+    """
+    layers = list(layers)
+    if len(layers) < 2:
+        raise InvalidArgument(f"share_layers takes two layers or more, not {len(layers)}")
+    first = dict(_parameters_of(layers[0]))
+    for number, layer in enumerate(layers[1:], 1):
+        _check_alike(first, dict(_parameters_of(layer)), number)
+    given_up = {p for layer in layers[1:] for _, p in _parameters_of(layer)} - set(first.values())
+    if optimizer is not None:
+        if optimizer.state:
+            raise FailedPrecondition(
+                "the optimizer has stepped: share layers before its first step"
+            )
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if p not in given_up]
+    for layer in layers[1:]:
+        for name, parameter in first.items():
+            _put(layer, name, parameter)
+
+
+def delink(
+    layers: Sequence[nn.Module],
+    optimizer: Optimizer | None = None,
+    *,
+    moments: Literal["copy", "fresh"] = "copy",
+) -> None:
+    """Gives each layer but the first parameters of its own, with the values that all share now.
+
+    Call it between an optimizer's step and the next forward. The optimizer that has the shared
+    parameters gets the new ones into the groups of these, with copies of their states, or, with
+    `moments="fresh"`, without. A DistributedDataParallel around the model has to be made anew.
+    FailedPrecondition: the layers do not share their parameters.
+    """
+    layers = list(layers)
+    if moments not in ("copy", "fresh"):
+        raise InvalidArgument(f'moments is "{moments}"; it must be "copy" or "fresh"')
+    shared = dict(_parameters_of(layers[0])) if layers else {}
+    for number, layer in enumerate(layers[1:], 1):
+        for name, parameter in _parameters_of(layer):
+            if shared.get(name) is not parameter:
+                raise FailedPrecondition(
+                    f"layer {number} does not share its {name} with layer 0: only layers that "
+                    "share_layers has linked can be delinked, and only once"
+                )
+    for layer in reversed(layers[1:]):
+        own = {p: _copy_of(p) for p in shared.values()}
+        for name, parameter in shared.items():
+            _put(layer, name, own[parameter])
+        if optimizer is not None:
+            _add(optimizer, own, with_states=moments == "copy")
+
+
+def _parameters_of(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """All names of parameters: one that stands in several places has several."""
+    return layer.named_parameters(remove_duplicate=False)
+
+
+def _check_alike(
+    first: dict[str, nn.Parameter], other: dict[str, nn.Parameter], number: int
+) -> None:
+    for name in (*first, *other):
+        if name not in first or name not in other:
+            without = 0 if name not in first else number
+            raise InvalidArgument(f"layer {without} has no parameter {name}: layers are not alike")
+        one, two = first[name], other[name]
+        if one.shape != two.shape or one.dtype != two.dtype:
+            raise InvalidArgument(
+                f"{name} is {tuple(two.shape)} of {two.dtype} in layer {number}, and "
+                f"{tuple(one.shape)} of {one.dtype} in layer 0: layers are not alike"
+            )
+
+
+def _put(layer: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    path, _, last = name.rpartition(".")
+    layer.get_submodule(path).register_parameter(last, parameter)
+
+
+def _copy_of(parameter: nn.Parameter) -> nn.Parameter:
+    copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    if parameter.grad is not None:
+        copied.grad = parameter.grad.detach().clone()
+    return copied
+
+
+def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_states: bool) -> None:
+    """Adds a layer's own parameters behind those of the first layer, where they are in an optimizer
+    that was made for a plain model."""
+    for group in optimizer.param_groups:
+        params = group["params"]
+        new = [own[p] for p in params if p in own]
+        if new:
+            end = max(n for n, p in enumerate(params) if p in own) + 1
+            group["params"] = [*params[:end], *new, *params[end:]]
+    for shared, copied in own.items():
+        if with_states and shared in optimizer.state:
+            optimizer.state[copied] = _copied_state(optimizer.state[shared])
+
+
+def _copied_state(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied_state(each) for key, each in value.items()}
+    return copy.deepcopy(value)

@@ -1,0 +1,29 @@
+"""Tensors in a message of bytes, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One tensor of bytes."""
+    return torch.cat([each.reshape(-1).view(torch.uint8) for each in tensors])
+
+
+class Reader:
+    """Takes the tensors of a message in their order."""
+
+    def __init__(self, message: torch.Tensor) -> None:
+        self._rest = message
+
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The next tensor."""
+        size = dtype.itemsize
+        for length in shape:
+            size *= length
+        # The bytes may begin where a tensor of this type must not.
+        tensor = self._rest[:size].clone()
+        self._rest = self._rest[size:]
+        return tensor.view(dtype).view(tuple(shape))

@@ -1,0 +1,170 @@
+"""The schedule: one forward, one backward, from batch to batch without a flush."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.optim import Optimizer
+
+from memtide.errors import InvalidArgument
+from memtide.pipeline._two_versions import TwoVersions
+
+# What the model takes, and what the loss compares with. Each rank uses what its stage needs.
+Batch = tuple[torch.Tensor | tuple[torch.Tensor, ...], torch.Tensor]
+
+
+class _Piece(NamedTuple):
+    """A micro-batch."""
+
+    batch: int
+    number: int  # In the batch, and for the stage.
+    args: tuple[Any, ...]
+    target: torch.Tensor | None
+
+
+class Schedule2BW(Schedule1F1B):
+    """Trains one stage of a pipeline. Used by one thread.
+
+    Unlike Schedule1F1B, with a flush after each batch, it holds two versions of the stage's
+    parameters, and the gradient of a batch is that at the version before the newest one:
+    W(t+1) = W(t) - step(gradient of batch t at W(t-1)).
+    """
+
+    def __init__(
+        self,
+        stage: PipelineStage,
+        optimizer: Optimizer,
+        n_microbatches: int,
+        loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        *,
+        scale_grads: bool = True,
+        width: dist.ProcessGroup | None = None,
+    ) -> None:
+        """`optimizer` has the parameters of this stage's module. While it steps, each has the
+        gradient of one batch, so that a step pre-hook may clip it. A batch has `n_microbatches`, no
+        less than there are stages. `scale_grads`: gradients are divided by that, as `loss_fn`
+        returns means. `width`: the processes that have the same stage of other pipelines; gradients
+        are averaged over them.
+        """
+        if n_microbatches < stage.num_stages:
+            raise InvalidArgument(
+                f"{n_microbatches} micro-batches are too few for {stage.num_stages} stages: the "
+                "new version of a batch would come after the batch that needs it"
+            )
+        super().__init__(stage, n_microbatches, loss_fn, scale_grads=scale_grads)
+        self._optimizer = optimizer
+        self._width = width
+        self._weights = TwoVersions(stage.submod)
+        stage.submod = self._weights
+        stage.has_backward = True
+        self._in_flight: deque[tuple[_Piece, torch.Tensor | None]] = deque()
+        self._losses: list[torch.Tensor] = []  # The last stage has those of the present batch.
+        self._batches = 0  # That have been stepped.
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the versions of this stage's parameters."""
+        return self._weights.weight_bytes()
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[torch.Tensor | None]:
+        """Trains with all batches, and yields after each step: in the last stage the batch's mean
+        loss, in others None.
+
+        All ranks must get as many batches, and take all that this yields. Only then is the
+        pipeline empty. What the script does after a step, such as that of a schedule of learning
+        rates, comes before the next step.
+        """
+        pieces = self._pieces(batches)
+        most = self._num_stages - self._stage.stage_index
+        piece = next(pieces, None)
+        if piece is None:
+            return
+        self._initialize_stage(piece.args, {}, piece.target)  # type: ignore[no-untyped-call]
+        sends: list[dist.Work] = []
+        while piece is not None and len(self._in_flight) < most:
+            _wait(_started(self._stage.get_fwd_recv_ops(piece.number)))
+            self._forward(piece)
+            # Gloo's work must not be waited for twice. The last output is sent while the first
+            # gradient is received.
+            _wait(sends)
+            is_last = len(self._in_flight) == most
+            operations = self._stage.get_fwd_send_ops(piece.number)
+            sends = [] if is_last else _started(operations)
+            piece = next(pieces, None)
+        yield from self._steady(piece, pieces)
+
+    def _steady(
+        self, piece: _Piece | None, pieces: Iterator[_Piece]
+    ) -> Iterator[torch.Tensor | None]:
+        stage = self._stage
+        forward_sends = stage.get_fwd_send_ops(self._in_flight[-1][0].number)
+        while self._in_flight:
+            done = self._in_flight[0][0]
+            _wait(_started(forward_sends + stage.get_bwd_recv_ops(done.number)))
+            self._backward()
+            exchanged = stage.get_bwd_send_ops(done.number)
+            if piece is not None:
+                exchanged = exchanged + stage.get_fwd_recv_ops(piece.number)
+            works = _started(exchanged)
+            if done.number == self._n_microbatches - 1:
+                yield self._step()
+            _wait(works)
+            forward_sends = []
+            if piece is not None:
+                self._forward(piece)
+                forward_sends = stage.get_fwd_send_ops(piece.number)
+                piece = next(pieces, None)
+
+    def _pieces(self, batches: Iterable[Batch]) -> Iterator[_Piece]:
+        for number, (inputs, target) in enumerate(batches, self._batches):
+            args = inputs if isinstance(inputs, tuple) else (inputs,)
+            count = self._n_microbatches
+            split: list[tuple[Any, ...]] = [()] * count
+            if self._stage.is_first:
+                split = self._split_inputs(args, {})[0]
+            targets: list[torch.Tensor | None] = [None] * count
+            if self._stage.is_last:
+                targets = list(torch.tensor_split(target, count))
+            for n in range(count):
+                yield _Piece(number, n, split[n], targets[n])
+
+    def _forward(self, piece: _Piece) -> None:
+        self._weights.read_for(piece.batch)
+        output = self._stage.forward_one_chunk(
+            piece.number, piece.args, {}, save_forward_output=False
+        )
+        loss = None
+        if self._stage.is_last:
+            loss = self._compute_loss(output, piece.target)  # type: ignore[no-untyped-call]
+        self._in_flight.append((piece, loss))
+
+    def _backward(self) -> None:
+        piece, loss = self._in_flight.popleft()
+        self._stage.backward_one_chunk(piece.number, loss=loss)
+        if loss is not None:
+            self._losses.append(loss.detach())
+        # The buffer is used again, and autograd would add to its gradient.
+        for info in self._stage.args_recv_info[piece.number]:
+            if info.buffer is not None:
+                info.buffer.grad = None
+
+    def _step(self) -> torch.Tensor | None:
+        scale = self._n_microbatches if self.scale_grads else 1
+        self._weights.step(self._optimizer, self._batches, scale, self._width)
+        self._batches += 1
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).mean() if losses else None
+
+
+def _started(operations: list[dist.P2POp]) -> list[dist.Work]:
+    return dist.batch_isend_irecv(operations) if operations else []
+
+
+def _wait(works: list[dist.Work]) -> None:
+    for work in works:
+        work.wait()

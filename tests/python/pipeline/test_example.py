@@ -1,0 +1,76 @@
+"""examples/train_pipeline.py learns the same in ordinary memory and under memtide, and the function
+of docs/pipelines.md trains."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from harness import REPOSITORY, Cli
+
+_TORCHRUN = ["--standalone", "--local-addr=127.0.0.1"]
+_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_MODEL = [
+    "--steps=4",
+    "--layers=4",
+    "--width=128",
+    "--batch=8",
+    "--micro-batches=4",
+    "--context=32",
+]
+
+
+def _losses(out: str) -> list[str]:
+    return re.findall(r"loss (\S+)", out)
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_the_example_learns_the_same_under_memtide(
+    pipelines: int, cli: Cli, tmp_path: Path
+) -> None:
+    stages = 2
+    run = [
+        *_TORCHRUN,
+        f"--nproc-per-node={stages * pipelines}",
+        REPOSITORY / "examples" / "train_pipeline.py",
+        *_MODEL,
+        f"--width-of-pipelines={pipelines}",
+    ]
+    plain = cli.python("-m", "torch.distributed.run", *run).check()
+    stats = tmp_path / "stats"
+    pools = ["--host-pool=96MiB", "--ssd-pool=512MiB", f"--ssd-dir={tmp_path}"]
+    flags = [*pools, "--chunk-size=2MiB", f"--stats={stats}"]
+    ours = cli.memtide("run", *flags, "torchrun", *run).check()
+    losses = _losses(plain.out)
+    assert len(losses) == 4
+    assert float(losses[-1]) < float(losses[0])
+    assert _losses(ours.out) == losses
+    # Both versions of the four blocks are in chunks, 12 width^2 parameters each, and once for both
+    # pipelines.
+    host_bytes = json.loads(stats.read_text(encoding="utf-8"))["kinds"]["parameter"]["host_bytes"]
+    assert 2 * 4 * 12 * 128**2 * 4 <= host_bytes < 2 * 2 * 4 * 12 * 128**2 * 4
+
+
+def test_the_function_of_the_documents_trains(cli: Cli, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    (code,) = _BLOCK.findall(page)
+    script = tmp_path / "script.py"
+    script.write_text(
+        code + """
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+batch = torch.randn(16, 8), torch.randn(16, 8)
+train(torch.nn.Linear(8, 8), torch.nn.functional.mse_loss, [batch] * 4)
+dist.destroy_process_group()
+""",
+        encoding="utf-8",
+    )
+    done = cli.python(
+        "-m", "torch.distributed.run", *_TORCHRUN, "--nproc-per-node=2", script
+    ).check()
+    losses = [float(line) for line in done.out.split()]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
