@@ -6,6 +6,7 @@ backend that a package on the path announces (build.py makes the announcement).
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import importlib
@@ -41,17 +42,28 @@ def _await_last_backward() -> None:
 
     The thread does so after `backward` has returned, and needs the interpreter for the context that
     was saved with the pass. If the interpreter has ended by then, the process aborts
-    (pytorch/pytorch issue 38228), on a GPU, too. A pass from a new thread has no saved context, and
-    the device's thread runs it after it has let go of the one before."""
-    thread = threading.Thread(target=_backward_of_nothing)
-    thread.start()
-    thread.join()
-
-
-def _backward_of_nothing() -> None:
+    (pytorch/pytorch issue 38228), on a GPU, too. The device's thread runs another pass after it has
+    let go of the one before. A pass from a new thread has no saved context, nor the modes that
+    memtide gives to a threading.Thread. Python has this pass's tensors all the time, so that the
+    device's thread need not end their objects."""
     nothing = torch.empty(0, device=_DEVICE_TYPE, requires_grad=True)
+    _of_last_pass.extend((nothing, nothing.view(0), torch.empty(0, device=_DEVICE_TYPE)))
+    has_ended = threading.Lock()
+    has_ended.acquire()
+    _thread.start_new_thread(_backward_of_nothing, (has_ended,))
+    has_ended.acquire()
+
+
+_of_last_pass: list[torch.Tensor] = []
+
+
+def _backward_of_nothing(has_ended: threading.Lock) -> None:
+    _, root, gradient = _of_last_pass
     run = torch.autograd.Variable._execution_engine.run_backward
-    run((nothing.view(0),), (torch.empty(0, device=_DEVICE_TYPE),), False, False, (), True, True)
+    try:
+        run((root,), (gradient,), False, False, (), True, True)
+    finally:
+        has_ended.release()
 
 
 def is_available() -> bool:

@@ -105,7 +105,7 @@ def test_one_altered_bit_is_named_once(
     assert stderr() == (
         "memtide: in rank 1, the values of w2 differ from those of rank 0 after step 8, and did "
         "not after step 4: these ranks train different models since, as if one of them had a wrong "
-        "gradient (stderr once)\n"
+        "gradient (said once)\n"
     )
 
 
