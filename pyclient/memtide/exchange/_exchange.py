@@ -99,22 +99,24 @@ class Exchange:
         message = codec.encode(gradient)
         self.sent.bytes += message.nbytes * (self._ranks - 1)
         messages = [torch.empty_like(message) for _ in range(self._ranks)]
-        work = dist.all_gather(messages, message, group=self._group, async_op=True)
-
-        def average(_gathered: Future[object]) -> torch.Tensor:
-            total = torch.zeros_like(gradient, dtype=torch.float32)
-            for each in messages:
-                codec.add(each, total)
-            return gradient.copy_(total.div_(self._ranks))
-
-        averaged: Future[torch.Tensor] = work.get_future().then(average)
-        return averaged
+        dist.all_gather(messages, message, group=self._group)
+        total = torch.zeros_like(gradient, dtype=torch.float32)
+        for each in messages:
+            codec.add(each, total)
+        return _done(gradient.copy_(total.div_(self._ranks)))
 
     def _reduce(self, gradient: torch.Tensor) -> Future[torch.Tensor]:
         # DDP without a hook multiplies. Torch's own hook divides, which gives other bits.
-        work = dist.all_reduce(gradient.mul_(1 / self._ranks), group=self._group, async_op=True)
-        reduced: Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
-        return reduced
+        dist.all_reduce(gradient.mul_(1 / self._ranks), group=self._group)
+        return _done(gradient)
+
+
+def _done(gradient: torch.Tensor) -> Future[torch.Tensor]:
+    # A function of Python that is called when a collective has ended belongs to a thread of the
+    # process group, which aborts the process if the interpreter ends before it has let go of it.
+    done: Future[torch.Tensor] = Future(devices=[] if gradient.is_cpu else [gradient.device])
+    done.set_result(gradient)
+    return done
 
 
 def _print(sent: Sent) -> None:
