@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from memtide._trace.model import Chunk, Trace, Transfer
+from memtide._util.listed import listed
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
 
@@ -57,7 +58,7 @@ def chunks_of(trace: Trace, name: str) -> list[int]:
     if not found:
         raise UsageError(
             f"the trace has no chunk of a module '{name}'; its modules are "
-            f"{_listed(sorted(used)) or 'none'}"
+            f"{listed(sorted(used), _MOST_NAMES) or 'none'}"
         )
     return found
 
@@ -71,12 +72,7 @@ def _modules_of(trace: Trace, number: int, chunk: Chunk | None) -> str:
     names = dict.fromkeys(m.name for m in moments if not accesses.isdisjoint(m.uses))
     if chunk is None or not names:
         return ""
-    return f"{chunk.kind}s of {_listed(list(names))}"
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} others" if more > 0 else "")
+    return f"{chunk.kind}s of {listed(list(names), _MOST_NAMES)}"
 
 
 def _number_of(trace: Trace, wanted: int) -> int:

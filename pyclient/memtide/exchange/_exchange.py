@@ -1,8 +1,5 @@
-"""The exchange of one model's gradients: for each bucket of DDP, one collective of a fixed size.
-
-A second collective whose size the first one tells would be issued when that has ended, and so in
-another order in another rank.
-"""
+"""The exchange of one model's gradients: for each bucket of DDP, one collective of a fixed size,
+for which backward waits. Ranks do not have to agree on a size first."""
 
 from __future__ import annotations
 
