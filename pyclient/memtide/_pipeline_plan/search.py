@@ -119,7 +119,8 @@ def _fastest_cut(costs: StageCosts, memory_bytes: int, below_s: float) -> tuple[
         low_s, high_s, links_s = intervals.pop()
         below = best[1] if best else below_s
         high_s = min(high_s, below - through_s - links_s)
-        if low_s >= high_s * (1 - _TOLERANCE):
+        # Loads may be zero, with one micro-batch and a flush: the seconds of a batch are the scale.
+        if low_s >= high_s or (below < math.inf and high_s - low_s <= _TOLERANCE * below):
             continue
         is_first = best is None
         limit_s = high_s if is_first else (low_s + high_s) / 2
