@@ -7,7 +7,7 @@ its appendix, with these differences:
 - Recomputation adds a stage's measured forward time. The paper multiplies by 4/3, which is the same
   where a backward takes twice as long as a forward.
 - The gradients' all-reduce adds to the time of a batch. The paper hides it under the batch
-  (a maximum instead of a sum); Schedule2BW and DistributedDataParallel with a pipeline stage do not.
+  (a maximum instead of a sum); Schedule2BW does not.
 - With a flush, a batch takes the time of one micro-batch through all stages, and that of all others
   and of the all-reduce in the stage where it is longest. Equal stages give the paper's
   (m + d - 1) / m.

@@ -47,7 +47,7 @@ def shapes(
                     for schedule in schedules:
                         if not schedule.admits(count, depth):
                             continue
-                        for layout in LAYOUTS if 1 < min(width, depth) else LAYOUTS[:1]:
+                        for layout in LAYOUTS if min(width, depth) > 1 else LAYOUTS[:1]:
                             yield Shape(
                                 width, depth, layout, micro_batch, count, recompute, schedule
                             )
