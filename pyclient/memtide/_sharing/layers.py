@@ -105,10 +105,21 @@ def _put(layer: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 
 def _copy_of(parameter: nn.Parameter) -> nn.Parameter:
-    copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    copied = nn.Parameter(_copied(parameter.detach()), parameter.requires_grad)
     if parameter.grad is not None:
-        copied.grad = parameter.grad.detach().clone()
+        copied.grad = _copied(parameter.grad.detach())
     return copied
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the values of now. Where torch can, bytes are copied at the first write to one
+    of the two (`c10::impl::cow`)."""
+    try:
+        lazy = torch._lazy_clone(tensor)
+    except RuntimeError:
+        # The memory is none of torch's own allocator's, such as chunks.
+        return tensor.clone()
+    return lazy
 
 
 def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_states: bool) -> None:
@@ -127,7 +138,7 @@ def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_st
 
 def _copied_state(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return _copied(value.detach())
     if isinstance(value, dict):
         return {key: _copied_state(each) for key, each in value.items()}
     return copy.deepcopy(value)

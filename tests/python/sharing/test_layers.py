@@ -124,6 +124,48 @@ def test_delinked_layers_go_on_as_a_plain_model_would(moments: str) -> None:
     assert len(weights) == _LAYERS
 
 
+def _addresses(layers: nn.ModuleList, optimizer: torch.optim.Optimizer) -> list[set[int]]:
+    """Those of each layer's parameters, gradients and moments. `data_ptr` would count as a write:
+    torch would copy."""
+    result = []
+    for layer in layers:
+        tensors = []
+        for parameter in layer.parameters():
+            states = [optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq")]
+            tensors += [parameter, parameter.grad, *states]
+        result.append({torch._C._data_address(t) for t in tensors})
+    return result
+
+
+def test_delinked_layers_have_no_memory_of_their_own_before_they_are_written() -> None:
+    model = Model()
+    optimizer = _adam(model)
+    share_layers(list(model.blocks), optimizer)
+    _train(model, optimizer)
+    delink(list(model.blocks), optimizer)
+    first, *others = _addresses(model.blocks, optimizer)
+    assert len(first) == 4 * _OF_LAYER and others == [first] * (_LAYERS - 1)
+    # Nor does a forward and backward pass write parameters and moments.
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    assert torch._C._data_address(model.blocks[1].norm.weight) in first
+    optimizer.step()
+    own = _addresses(model.blocks, optimizer)
+    assert sum(len(each) for each in own) == len(set[int]().union(*own))
+
+
+def test_any_write_to_a_delinked_layer_leaves_the_others() -> None:
+    layers = [Layer() for _ in range(3)]
+    share_layers(layers)
+    before = layers[0].norm.weight.tolist()
+    delink(layers)
+    layers[0].norm.weight.data.add_(1)
+    layers[1].load_state_dict({name: t + 2 for name, t in layers[1].state_dict().items()})
+    layers[2].norm.weight.detach().numpy()[:] += 3
+    for number, layer in enumerate(layers, 1):
+        assert layer.norm.weight.tolist() == [value + number for value in before]
+
+
 def test_unlike_layers_are_named() -> None:
     wide = Layer(16)
     with pytest.raises(InvalidArgument, match=re.escape("norm.weight is (16,) of torch.float32")):
