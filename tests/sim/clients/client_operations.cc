@@ -80,9 +80,9 @@ void ClientSimulation::Complete() {
     Hit(ClientProbe::kNoMemory);
     status = absl::ResourceExhaustedError("no memory");
   }
-  const bool uses_disk = work.kind == Work::Kind::kTransfer &&
-                         (ReadsSsd(work.transfer) ||
-                          work.transfer.kind == StartTransfer::Kind::kHostToSsd);
+  const bool uses_disk =
+      work.kind == Work::Kind::kTransfer &&
+      (ReadsSsd(work.transfer) || work.transfer.kind == StartTransfer::Kind::kHostToSsd);
   if (config_.fail_disk_percent > 0 && uses_disk && random_.Percent(config_.fail_disk_percent)) {
     Hit(ClientProbe::kDiskFailed);
     status = absl::UnavailableError("the disk failed");

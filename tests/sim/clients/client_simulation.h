@@ -75,18 +75,18 @@ enum class ClientProbe : uint8_t {
   kEndedJob,
   kEndedNoForeignJob,
   // With pipelines:
-  kFullPipeline,       // A stage had as many micro-batches in flight as it may.
-  kBackwardWaited,     // What a backward reads again had left, or others had its room.
-  kReadWhileStepped,   // A forward read the version that a step reads, too.
-  kSteppedInPlace,     // The ways of a step (StepWay).
+  kFullPipeline,      // A stage had as many micro-batches in flight as it may.
+  kBackwardWaited,    // What a backward reads again had left, or others had its room.
+  kReadWhileStepped,  // A forward read the version that a step reads, too.
+  kSteppedInPlace,    // The ways of a step (StepWay).
   kSteppedIntoRoom,
   kSteppedIntoShadow,
   kSteppedAfterDiscard,
-  kTwoContents,        // What there was of one weight chunk.
+  kTwoContents,  // What there was of one weight chunk.
   kThreeContents,
-  kDiedWithReaders,    // A stage, between forwards and their backwards,
+  kDiedWithReaders,  // A stage, between forwards and their backwards,
   kDaemonDiedWithReaders,
-  kResumed,            // and all stages of a job went on from their last step.
+  kResumed,  // and all stages of a job went on from their last step.
   kDiskFailed,
 };
 inline constexpr int kClientProbes = 50;

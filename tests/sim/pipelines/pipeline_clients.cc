@@ -1,4 +1,7 @@
 // What the stages of pipelines do.
+#include <algorithm>
+#include <string>
+
 #include "tests/sim/pipelines/pipeline_simulation.h"
 
 namespace memtide::sim {
@@ -48,12 +51,12 @@ PipelineConfig WithPipelines(uint64_t seed) {
   if (random.Percent(40)) node.fail_disk_percent = random.Between(1, 15);
   node.write_percent = 40;
   node.uncomputed_percent = random.Percent(50) ? 0 : random.Between(5, 30);
-  node.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 10}, {ClientOp::kConnect, 6},
-                  {ClientOp::kFetch, 60},    {ClientOp::kWrite, 20}, {ClientOp::kRelease, 20},
-                  {ClientOp::kOffer, 4},     {ClientOp::kPart, 10},  {ClientOp::kEndPart, 20},
-                  {ClientOp::kCommit, 6},    {ClientOp::kEvict, 3},  {ClientOp::kPrefetch, 2},
+  node.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 10},   {ClientOp::kConnect, 6},
+                  {ClientOp::kFetch, 60},    {ClientOp::kWrite, 20},  {ClientOp::kRelease, 20},
+                  {ClientOp::kOffer, 4},     {ClientOp::kPart, 10},   {ClientOp::kEndPart, 20},
+                  {ClientOp::kCommit, 6},    {ClientOp::kEvict, 3},   {ClientOp::kPrefetch, 2},
                   {ClientOp::kFree, 1},      {ClientOp::kDiscard, 1}, {ClientOp::kDie, 1},
-                  {ClientOp::kClose, 1},     {ClientOp::kHang, 1},   {ClientOp::kHostMemory, 3},
+                  {ClientOp::kClose, 1},     {ClientOp::kHang, 1},    {ClientOp::kHostMemory, 3},
                   {ClientOp::kRestart, 1}};
   DrawRun({ClientOp::kFree, ClientOp::kDiscard, ClientOp::kEvict}, &random, &node);
   node.steps = random.Between(600, 1400);
@@ -124,8 +127,15 @@ void PipelineSimulation::StepClient(Client* client, ClientOp operation) {
     case ClientOp::kDie:
     case ClientOp::kClose:
     case ClientOp::kHang:
-    case ClientOp::kPrefetch:
       return CommonSimulation::StepClient(client, operation);
+    case ClientOp::kPrefetch: {
+      // A chunk that holds nothing would be filled with zeros.
+      if (!stage->is_filled) return;
+      const ChunkId chunk = Room(*client, random_.Below(PlanOf(*stage).weights), stage->version);
+      const bool on_device = config_.device_slots != 0 && PlanOf(*stage).on_device;
+      const Tier tier = on_device ? Tier::kDevice : Tier::kHost;
+      return Ask(PrefetchCall{CallId(), client->session, tier, {chunk}});
+    }
     case ClientOp::kEvict: {
       // An eviction would end a lease that a pass has.
       const ChunkId chunk = Pick(client->chunks);
@@ -175,9 +185,8 @@ void PipelineSimulation::Train(Client* client, Stage* stage) {
 bool PipelineSimulation::CanForward(const Stage& stage) const {
   const PipelinePlan& plan = PlanOf(stage);
   const uint32_t number = stage.key.second;
-  const bool runs = std::any_of(stage.passes.begin(), stage.passes.end(), [](const Pass& pass) {
-    return pass.kind == PassKind::kForward;
-  });
+  const bool runs = std::any_of(stage.passes.begin(), stage.passes.end(),
+                                [](const Pass& pass) { return pass.kind == PassKind::kForward; });
   if (!stage.is_filled || runs) return false;
   if (stage.forwards - stage.backwards >= plan.stages - number) return false;
   if (VersionFor(stage, stage.forwards) > stage.version) return false;
@@ -189,9 +198,8 @@ bool PipelineSimulation::CanForward(const Stage& stage) const {
 bool PipelineSimulation::CanBackward(const Stage& stage) const {
   const PipelinePlan& plan = PlanOf(stage);
   const uint32_t number = stage.key.second;
-  const bool runs = std::any_of(stage.passes.begin(), stage.passes.end(), [](const Pass& pass) {
-    return pass.kind == PassKind::kBackward;
-  });
+  const bool runs = std::any_of(stage.passes.begin(), stage.passes.end(),
+                                [](const Pass& pass) { return pass.kind == PassKind::kBackward; });
   if (runs || stage.steps || stage.backwards >= stage.forwards) return false;
   // A step has the gradient of one batch.
   if (stage.backwards / plan.micro_batches > stage.version) return false;
@@ -266,9 +274,8 @@ void PipelineSimulation::Advance(Client* client, Stage* stage, PassKind kind) {
 void PipelineSimulation::AdvanceStep(Client* client, Stage* stage) {
   const PipelinePlan& plan = PlanOf(*stage);
   const SessionId session = client->session;
-  const bool computes = std::any_of(held_.begin(), held_.end(), [&](const auto& part) {
-    return part.first.first == session;
-  });
+  const bool computes = std::any_of(held_.begin(), held_.end(),
+                                    [&](const auto& part) { return part.first.first == session; });
   if (computes || Waits<StepCall>(session) || Waits<CommitCall>(session) ||
       Waits<DiscardCall>(session)) {
     return;
@@ -285,9 +292,9 @@ void PipelineSimulation::AdvanceStep(Client* client, Stage* stage) {
     if (stage->made.count(weight) != 0) continue;
     StepCall call;
     call.session = session;
-    call.chunks = {Room(*client, weight, stage->version), Gradient(*client, weight),
-                   plan.commits() ? Shadow(*client, weight)
-                                  : Room(*client, weight, stage->version + 1)};
+    call.chunks = {
+        Room(*client, weight, stage->version), Gradient(*client, weight),
+        plan.commits() ? Shadow(*client, weight) : Room(*client, weight, stage->version + 1)};
     call.reads = 2;
     call.part = weight + 1;
     return Ask(call);
@@ -361,6 +368,7 @@ void PipelineSimulation::ReadAll() {
   }
   for (uint32_t left = config_.clients; left > 0; --left) Connect();
   Settle();
+  reads_all_ = true;
   CommonSimulation::ReadAll();
 }
 

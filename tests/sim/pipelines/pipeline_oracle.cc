@@ -1,4 +1,6 @@
 // What the stages of pipelines must see, and how many contents there may be.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/oracle/state.h"
 #include "tests/sim/pipelines/pipeline_simulation.h"
@@ -102,8 +104,8 @@ void PipelineSimulation::Compute(Client* client, Stage* stage, const Pass& pass,
   }
   if (pass.kind == PassKind::kFill) return write(VersionStamp(stage->key, use.weight, 0));
   if (pass.kind == PassKind::kBackward) {
-    return write(GradientStamp(stage->key, use.weight, batch,
-                               pass.micro_batch % micro_batches + 1));
+    return write(
+        GradientStamp(stage->key, use.weight, batch, pass.micro_batch % micro_batches + 1));
   }
   const Stamp newest = node_.Read(place(Room(*client, use.weight, stage->version)));
   const Stamp gradient = node_.Read(place(Gradient(*client, use.weight)));
@@ -211,7 +213,7 @@ void PipelineSimulation::After() {
     if (client != nullptr && client->open && verdict_.ok()) CheckReaders(*client, stage);
   }
   if (verdict_.ok()) CheckSteps();
-  if (verdict_.ok()) CheckContents();
+  if (verdict_.ok() && !reads_all_) CheckContents();
 }
 
 // The versions that micro-batches read again, and that the next ones will read, are in their rooms.
@@ -273,7 +275,8 @@ void PipelineSimulation::CheckContents() {
   }
   for (const auto& [session, stage] : stages_) {
     const Client* const client = Find(session);
-    if (client == nullptr || !client->open || stage.resumes || Waits<DiscardCall>(session)) continue;
+    if (client == nullptr || !client->open || stage.resumes || Waits<DiscardCall>(session))
+      continue;
     const uint32_t most = PlanOf(stage).way == StepWay::kIntoShadow && stage.steps ? 3 : 2;
     for (uint32_t weight = 0; 4 * weight < client->chunks.size(); ++weight) {
       const size_t contents = there.count(Room(*client, weight, 0)) +

@@ -79,8 +79,8 @@ class PipelineSimulation : public CommonSimulation {
   };
   struct Stage {
     Key key;
-    bool resumes = false;   // It has yet to discard what the session before left.
-    uint64_t version = 0;   // The newest.
+    bool resumes = false;    // It has yet to discard what the session before left.
+    uint64_t version = 0;    // The newest.
     bool is_filled = false;  // Version 0 is there.
     // Micro-batches whose forward, and whose backward, has ended.
     uint64_t forwards = 0, backwards = 0;
@@ -148,6 +148,7 @@ class PipelineSimulation : public CommonSimulation {
   std::map<Key, SessionId> sessions_;  // Of the stages that have one.
   std::set<size_t> broken_;            // Pipelines of which a stage has ended, and others have not.
   std::map<Key, Client> left_;         // What stages of named jobs have left.
+  bool reads_all_ = false;             // What holds nothing is filled with zeros to be read.
   uint64_t readers_lost_ = 0;          // Micro-batches of sessions that ended in this event.
   std::map<std::tuple<size_t, uint32_t, uint32_t>, std::vector<Stamp>> versions_;
 };
