@@ -170,7 +170,7 @@ void PipelineSimulation::EndClient(SessionId session) {
     for (uint32_t at = 0; at < left.chunks.size(); ++at) {
       Content& content = left.contents[left.chunks[at]];
       const auto lease = left.leases.find(left.chunks[at]);
-      // The rooms have versions. A gradient, and what is not committed, nobody reads again.
+      // The rooms have versions. A gradient, and what is not committed, is not read again.
       if (at % 4 >= 2) content = {kZeros, /*defined=*/false};
       if (lease != left.leases.end() && lease->second.access == Access::kWrite) content.torn = true;
     }

@@ -145,7 +145,7 @@ class PipelineSimulation : public CommonSimulation {
   const std::vector<PipelinePlan> plans_;
   const uint32_t scripts_;
   std::map<SessionId, Stage> stages_;
-  std::map<Key, SessionId> sessions_;  // Of the stages that have one.
+  std::map<Key, SessionId> sessions_;  // Those of stages that have one.
   std::set<size_t> broken_;            // Pipelines of which a stage has ended, and others have not.
   std::map<Key, Client> left_;         // What stages of named jobs have left.
   bool reads_all_ = false;             // What holds nothing is filled with zeros to be read.
