@@ -116,6 +116,7 @@ class BlockRecorder:
             blocks = tuple(
                 Block(each.size_bytes, each.birth, each.death, tuple(each.uses), each.kind)
                 for each in self._blocks
+                if each.death is None or each.death >= 0  # Else before the first operation.
             )
             return AllocatorRecord(
                 tuple(self._operations),

@@ -15,6 +15,7 @@ call, and what compiled code and threads of the script's own make, until an oper
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,7 +25,14 @@ from torch.utils._pytree import tree_leaves
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.block_recorder import BlockRecorder
-from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch, name_of, only_views, run
+from memtide._torch_hooks.op_schema import (
+    are_fake,
+    has_own_dispatch,
+    is_higher_order,
+    name_of,
+    only_views,
+    run,
+)
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._trace.allocator import AllocatorRecord
 
@@ -56,7 +64,7 @@ class BlockRecordingMode(OwnMode):
         kwargs = kwargs or {}
         if has_own_dispatch(types):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
-        if only_views(func) or not self.is_on or self._recorder.is_full:
+        if not self.is_on or self._recorder.is_full or not _touches_blocks(func):
             return run(func, args, kwargs)
         arguments = _tensors_in((args, kwargs))
         number = self._recorder.operation(name_of(func), self._phase(), arguments)
@@ -110,6 +118,17 @@ class BlockRecording:
         if torch._C._current_graph_task_id() != _NO_BACKWARD:
             return "backward"
         return "step" if self._is_stepping() else "forward"
+
+
+@cache
+def _touches_blocks(operation: Any) -> bool:
+    """Whether an operation may make or use a block: not, if it only makes views, or has no tensors,
+    as one that asks a device for its memory, which comes when it is time to."""
+    if is_higher_order(operation):
+        return True
+    schema = operation._schema
+    types = (str(each.type) for each in (*schema.arguments, *schema.returns))
+    return not only_views(operation) and any("Tensor" in each for each in types)
 
 
 def _tensors_in(values: Any) -> list[torch.Tensor]:

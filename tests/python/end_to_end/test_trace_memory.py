@@ -74,3 +74,35 @@ def test_what_cannot_be_recorded_or_explained_is_said(cli: Cli, tmp_path: Path) 
         done = cli.memtide("explain", *what)
         assert done.status == 2
         assert "either CHUNK, MODULE or `activations`, or --memory" in done.err
+
+
+# In 64 MiB all fits, and one lease would hold all chunks, without lease dispatch.
+@pytest.mark.parametrize("pool_mib", [20, 64])
+def test_on_a_gpu_results_are_the_same(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path, pool_mib: int
+) -> None:
+    script, trace = [SCRIPTS / "on_device.py", "fakegpu", 9], tmp_path / "run.trace.gz"
+    cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    pools = ("--device=cuda", f"--device-pool={pool_mib}MiB", "--host-pool=24MiB")
+    disk = ("--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}")
+    outputs = (f"--trace={trace}", "--trace-memory", "--quiet")
+    cli.memtide(
+        "run", *pools, *disk, *outputs, *script, RESULT=tmp_path / "recorded", **fake_device
+    ).check()
+    assert (tmp_path / "recorded").read_text() == (tmp_path / "plain").read_text()
+    done = cli.memtide("explain", f"--trace={trace}", "--memory").check()
+    managed = [line for line in done.out.splitlines() if "memtide manages" in line]
+    assert len(managed) == 4
+    assert all("parameter 9.60 MiB" in line for line in managed)
+
+
+def test_compiled_code_stays_compiled(cli: Cli, tmp_path: Path) -> None:
+    script = [SCRIPTS / "compiled.py", "cpu", 8, "counted"]
+    plain = cli.python(*script, "whole", RESULT=tmp_path / "plain").check()
+    pools = ("--host-pool=64MiB", "--ssd-pool=256MiB", f"--ssd-dir={tmp_path / 'ssd'}")
+    outputs = (f"--trace={tmp_path / 'run.trace.gz'}", "--trace-memory", "--quiet")
+    recorded = cli.memtide(
+        "run", *pools, *outputs, *script, "whole", RESULT=tmp_path / "recorded"
+    ).check()
+    assert recorded.out == plain.out  # What is compiled, and how often it runs.
+    assert (tmp_path / "recorded").read_text() == (tmp_path / "plain").read_text()

@@ -82,13 +82,14 @@ def test_what_autograd_saves_lives_until_backward_has_used_it(recorder: BlockRec
 
 
 def test_what_was_there_before_the_record_has_no_birth(recorder: BlockRecorder) -> None:
-    weight, dead = torch.ones(4), torch.ones(5)
+    weight, dead, dies = torch.ones(4), torch.ones(5), torch.ones(6)
     with BlockRecordingMode(recorder, lambda: "step"):  # type: ignore[no-untyped-call]
         weight.add_(1)
-        dead.add_(1)
+        dead.add_(dies.sum())
         del dead
         recorder.end_iteration()
         recorder.begin()
+        del dies  # Before the first operation.
         weight.add_(1)
         recorder.end_iteration()
     record = recorder.finish()
