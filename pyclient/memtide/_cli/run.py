@@ -124,6 +124,12 @@ def add_arguments(run: Parser) -> None:
         help="write a trace of the last iterations: .json for viewers, "
         f"{RAW_SUFFIX} for explain and replay",
     )
+    output.add_argument(
+        "--trace-memory",
+        action="store_true",
+        help="with --trace: record what torch's allocator does in iterations 3 to 7, for "
+        "`memtide explain --memory`",
+    )
     output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
     run.add_argument(
         "-m",
@@ -156,6 +162,8 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     chunk_bytes = parse_size(flags.chunk_size)
     if chunk_bytes % 2**21:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
+    if flags.trace_memory and not str(flags.trace or "").endswith(RAW_SUFFIX):
+        raise UsageError(f"--trace-memory needs a trace that keeps it: --trace FILE{RAW_SUFFIX}")
     if flags.tide_iteration < 1:
         raise UsageError("--tide-iteration counts from 1")
     if flags.time_to_live is not None and flags.time_to_live < 1:
@@ -183,6 +191,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
                 tide=flags.tide,
                 tide_iteration=flags.tide_iteration,
                 trace=flags.trace,
+                records_blocks=flags.trace_memory,
             ),
             quiet=flags.quiet,
             skip_non_finite=flags.skip_non_finite,

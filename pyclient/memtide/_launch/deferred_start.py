@@ -14,6 +14,7 @@ from memtide._memory.chunk_size import Parameter
 from memtide._node.step_manifest import StepManifest
 from memtide._node.training import Training
 from memtide._telemetry.observer import Observer
+from memtide._trace.allocator import AllocatorRecord
 from memtide._util.import_hook import after_import
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ _runtime: Runtime | None = None
 
 @dataclass(frozen=True)
 class Stepping:
-    """How optimizers step."""
+    """How optimizers step, and whether iterations are recorded."""
 
     skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
     commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
     manifest: StepManifest | None = None  # The manifest that this process resumes from.
+    records_blocks: bool = False  # Record what torch's allocator does in a few iterations.
 
 
 def install(
@@ -68,6 +70,8 @@ def install(
         started.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             started.keep_steps(stepping.manifest)
+        if stepping.records_blocks:
+            started.record_blocks()
         return started
 
     def torch_imported() -> None:
@@ -113,6 +117,12 @@ def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
     """The latest plan of activations, and the profile that it was made of; None: there is none."""
     plans = _runtime.searched_plans if _runtime is not None else None
     return plans.latest if plans is not None else None
+
+
+def recorded_blocks() -> AllocatorRecord | None:
+    """What torch's allocator did in a few iterations, until now; None: that was not recorded."""
+    blocks = _runtime.blocks if _runtime is not None else None
+    return blocks.finish() if blocks is not None else None
 
 
 def bytes_by_kind() -> dict[str, int]:

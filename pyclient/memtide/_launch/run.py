@@ -102,6 +102,8 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
     for name in ("skip_non_finite", "quiet", "resume"):
         if getattr(options, name):
             command.append("--" + name.replace("_", "-"))
+    if options.outputs.records_blocks:
+        command.append("--trace-memory")
 
     if named:
         # The store of torchelastic's agent keeps the addresses of ranks that have ended, and those

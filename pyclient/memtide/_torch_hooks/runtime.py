@@ -38,6 +38,7 @@ from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.block_recording import BlockRecording
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
@@ -112,6 +113,7 @@ class Runtime:
         self._gpu: GpuRuntime | None = None  # On a GPU.
         self._oversized: OversizedOperands | None = None  # In host memory.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
+        self.blocks: BlockRecording | None = None  # Only where a record of them is asked for.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
@@ -172,6 +174,8 @@ class Runtime:
         self.moments.settle()
         self.moments.forget_hooks()
         self.activations.close()
+        if self.blocks is not None:
+            self.blocks.close()
         self._attributes.undo()
         if self._gpu is not None:
             self._gpu.leaves.close()
@@ -273,6 +277,8 @@ class Runtime:
             self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
             if self._oversized is not None:
                 self._oversized.look()
+        if self.blocks is not None:
+            self.blocks.end_iteration()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""
@@ -303,6 +309,10 @@ class Runtime:
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.moments.adopt_parameter(parameter)
+
+    def record_blocks(self) -> None:
+        """Records what torch's allocator does in a few iterations (block_recording.py)."""
+        self.blocks = BlockRecording(self.manager, lambda: self._stepping > 0)
 
     def keep_steps(self, manifest: StepManifest | None) -> None:
         """Resumes the job from `manifest`, if there is one, and commits every step with a step
