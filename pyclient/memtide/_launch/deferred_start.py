@@ -10,6 +10,7 @@ from memtide._activations.budget import Budget, Sampling
 from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
+from memtide._launch.sharing import Sharing
 from memtide._memory.chunk_size import Parameter
 from memtide._node.step_manifest import StepManifest
 from memtide._node.training import Training
@@ -44,6 +45,7 @@ def install(
     say: Callable[[str], None] = lambda _: None,
     training: Training | None = None,
     shares_contents: bool = False,
+    sharing: Sharing | None = None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
@@ -51,12 +53,16 @@ def install(
     in its chunks moves to this one's (REQUIRES then: no module runs). With a `budget`, activations
     are kept as far as it allows, and `say` is called with each plan for them, in a line.
     `training`: that of which this process is one of several ranks. `shares_contents`: as in
-    `runtime.start`.
+    `runtime.start`. `sharing`: layers that share, from when they are trained on.
     """
 
     def start() -> Runtime:
         from memtide._torch_hooks import runtime
+        from memtide._torch_hooks.shared_layers import SharedLayers
 
+        shared = _runtime.shared_layers if _runtime is not None else None
+        if sharing is not None and shared is None:
+            shared = SharedLayers(sharing.path, sharing.delink_at_step, say)
         started = runtime.start(
             client,
             observer if budget is None else Sampling(budget, observer),
@@ -64,6 +70,7 @@ def install(
             allowance=None if budget is None else budget.allowance_bytes,
             training=training,
             shares_contents=shares_contents,
+            shared_layers=shared,
         )
         if budget is not None:
             started.keep_budget(budget, say)

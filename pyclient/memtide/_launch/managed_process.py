@@ -215,6 +215,7 @@ class Managed:
             self._say,
             connection.training,
             connection.shares_contents,
+            options.sharing,
         )
 
     def _stepped(self) -> None:

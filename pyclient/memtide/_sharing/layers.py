@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from memtide._sharing.live_modules import check_untied
 from memtide.errors import FailedPrecondition, InvalidArgument
 
 
@@ -26,7 +27,7 @@ def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None
     An optimizer that has the layers' parameters already has to be given, and must not have stepped.
     Buffers, such as running means, stay each layer's own.
     InvalidArgument: the layers have parameters of other names, shapes or types, or are fewer than
-    two.
+    two, or another module has one of them, too.
     """
     layers = list(layers)
     if len(layers) < 2:
@@ -34,6 +35,7 @@ def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None
     first = dict(_parameters_of(layers[0]))
     for number, layer in enumerate(layers[1:], 1):
         _check_alike(first, dict(_parameters_of(layer)), number)
+    check_untied(layers)
     given_up = {p for layer in layers[1:] for _, p in _parameters_of(layer)} - set(first.values())
     if optimizer is not None:
         if optimizer.state:

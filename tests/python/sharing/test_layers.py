@@ -180,6 +180,26 @@ def test_unlike_layers_are_named() -> None:
         share_layers([Layer()])
 
 
+def test_layers_that_are_tied_to_other_modules_are_refused() -> None:
+    model = Model()
+    model.other = nn.LayerNorm(8)
+    model.other.weight = model.blocks[2].norm.weight
+    wanted = "norm.weight of layer 2 is also the weight of a LayerNorm outside of the layers"
+    with pytest.raises(InvalidArgument, match=re.escape(wanted)):
+        share_layers(list(model.blocks))
+    assert model.blocks[1].norm.weight is not model.blocks[0].norm.weight
+
+
+def test_what_is_no_number_is_in_all_layers_as_in_tied_ones() -> None:
+    model = Model()
+    share_layers(list(model.blocks))
+    optimizer = _adam(model)
+    model(torch.full((2, 8), float("nan"))).sum().backward()
+    optimizer.step()
+    delink(list(model.blocks), optimizer)
+    assert all(not p.isfinite().any() for block in model.blocks for p in block.mix[0].parameters())
+
+
 def test_layers_part_once() -> None:
     layers = [Layer(), Layer()]
     with pytest.raises(FailedPrecondition, match="does not share its norm.weight"):
