@@ -36,7 +36,12 @@ from shell import bazel
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = "tools/equivalent.txt"
 CAUGHT_OF_100 = 95
-SIMULATIONS = ("//tests/sim:sim_test", "//tests/sim:rank_test", "//tests/sim:common_test")
+SIMULATIONS = (
+    "//tests/sim:sim_test",
+    "//tests/sim:rank_test",
+    "//tests/sim:common_test",
+    "//tests/sim:pipeline_test",
+)
 # The first seeds of a simulation are compared with hashes of their traces, which see any change of
 # behaviour, wanted or not: these seeds are not.
 FIRST_SEED = 1_000_001

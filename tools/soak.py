@@ -30,7 +30,12 @@ CACHE = Path(
     os.environ.get("MEMTIDE_CACHE")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtide"
 )
-SIMULATIONS = ("//tests/sim:sim_test", "//tests/sim:rank_test", "//tests/sim:common_test")
+SIMULATIONS = (
+    "//tests/sim:sim_test",
+    "//tests/sim:rank_test",
+    "//tests/sim:common_test",
+    "//tests/sim:pipeline_test",
+)
 KILLS = ("//tests/integration:step_kill_test", "//tests/integration:daemon_restart_test")
 SEEDS_A_RUN = 1000
 FUZZ_SECONDS = 20

@@ -31,9 +31,9 @@ class Soak(unittest.TestCase):
 
     def test_each_simulation_has_seeds_of_its_own_and_each_kill_test_options(self):
         tried, calls, _ = self.run_once(0, "")
-        first = [arguments[0] for arguments in calls[:3]]
-        self.assertEqual(first, [f"--test_env=MEMTIDE_SIM_FIRST=500{n}000" for n in range(3)])
-        self.assertTrue(all("MEMTIDE_KILL_SEED=" in arguments[0] for arguments in calls[3:]))
+        first = [arguments[0] for arguments in calls[:4]]
+        self.assertEqual(first, [f"--test_env=MEMTIDE_SIM_FIRST=500{n}000" for n in range(4)])
+        self.assertTrue(all("MEMTIDE_KILL_SEED=" in arguments[0] for arguments in calls[4:]))
         self.assertEqual(tried.counts["seeds of //tests/sim:rank_test"], soak.SEEDS_A_RUN)
         self.assertTrue(tried.goes_on)
 

@@ -2,7 +2,8 @@
 `convergence.py [--steps N]`, run by hand.
 
 One process applies to each step the gradient at the version before the newest one. Pipelines do the
-same, to the bit (tests/python/pipeline). Loss is the mean of the last 100 steps.
+same, to the bit (tests/python/pipeline). Loss is the mean of the last 100 steps. The rate rises for
+the first 100 steps, as in the trainings of the paper: a delay costs most while weights change fast.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import train_gpt
 
 _SEEDS = 3
 _LAST_STEPS = 100
+_RATE, _WARM_UP_STEPS = 3e-4, 100
 _BATCH, _CONTEXT = 16, 64
 
 
@@ -27,7 +29,10 @@ def _loss(steps: int, seed: int, *, delayed: bool) -> float:
     torch.manual_seed(seed)
     model = train_gpt.Gpt(layers=5, width=128, context=_CONTEXT)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    optimizer = torch.optim.AdamW(parameters, lr=_RATE)
+    rates = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=1 / _WARM_UP_STEPS, total_iters=_WARM_UP_STEPS
+    )
     generator = torch.Generator().manual_seed(seed)
     corpus = train_gpt.read_corpus()
     before = [parameter.detach().clone() for parameter in parameters]
@@ -43,6 +48,7 @@ def _loss(steps: int, seed: int, *, delayed: bool) -> float:
         if delayed:
             _set(parameters, newest)
         optimizer.step()
+        rates.step()
         before = newest
         losses.append(loss.item())
     return statistics.fmean(losses[-_LAST_STEPS:])

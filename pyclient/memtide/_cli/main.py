@@ -17,6 +17,7 @@ from memtide._node import private_daemon
 from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
+from memtide._trace.explain_memory import explain_memory
 from memtide._trace.files import RAW_SUFFIX
 from memtide.errors import MemtideError, NotInstalled, PermissionDenied, Unavailable, UsageError
 
@@ -115,11 +116,19 @@ def _add_trace(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "explain",
-        help="explain what happened to a chunk and why, or what was planned for activations",
+        help="explain what happened to a chunk and why, what was planned for activations, or what "
+        "torch's allocator did",
     )
     _add_trace_source(parser)
     parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="what torch's allocator did in the iterations that `memtide run --trace-memory` "
+        "recorded, how alike they are, and what share of it memtide manages",
+    )
+    parser.add_argument(
         "what",
+        nargs="?",
         metavar="CHUNK|MODULE|activations",
         help="a chunk's number in the trace, or its id: its history, newest first; the path of a "
         "module, or of a parameter: that of each chunk that its passes use; `activations`: "
@@ -170,6 +179,12 @@ def _export(flags: argparse.Namespace) -> _Action:
 
 
 def _explain(flags: argparse.Namespace) -> _Action:
+    if flags.memory == (flags.what is not None):
+        raise UsageError("explain either CHUNK, MODULE or `activations`, or --memory")
+    if flags.memory:
+        for line in explain_memory(traces.parse(_raw_trace(flags))):
+            print(line)
+        return lambda: 0
     about_activations = flags.what == "activations"
     if not about_activations and flags.block is not None:
         raise UsageError("BLOCK comes after `activations`")

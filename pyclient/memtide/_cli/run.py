@@ -100,6 +100,18 @@ def add_arguments(run: Parser) -> None:
     session.add_argument(
         "--resume", action="store_true", help="resume from the last committed step of --job"
     )
+    session.add_argument(
+        "--share",
+        metavar="PATH",
+        help="the layers in this module of the script's model, such as model.blocks, share their "
+        "parameters, gradients and optimizer states",
+    )
+    session.add_argument(
+        "--delink-at-step",
+        type=int,
+        metavar="N",
+        help="layers of --share have parameters of their own from the end of optimizer step N on",
+    )
     add_socket_dir(session)
     output = run.add_argument_group("output")
     output.add_argument("--stats", type=Path, metavar="FILE.json", help="write the cost of the run")
@@ -124,6 +136,12 @@ def add_arguments(run: Parser) -> None:
         help="write a trace of the last iterations: .json for viewers, "
         f"{RAW_SUFFIX} for explain and replay",
     )
+    output.add_argument(
+        "--trace-memory",
+        action="store_true",
+        help="with --trace: record what torch's allocator does in iterations 3 to 7, for "
+        "`memtide explain --memory`",
+    )
     output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
     run.add_argument(
         "-m",
@@ -143,6 +161,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     from memtide._launch import run
     from memtide._launch.options import Options
     from memtide._launch.outputs import Outputs
+    from memtide._launch.sharing import Sharing
 
     pools = Pools(
         device_bytes=_size(flags.device_pool),
@@ -156,6 +175,8 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     chunk_bytes = parse_size(flags.chunk_size)
     if chunk_bytes % 2**21:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
+    if flags.trace_memory and not str(flags.trace or "").endswith(RAW_SUFFIX):
+        raise UsageError(f"--trace-memory needs a trace that keeps it: --trace FILE{RAW_SUFFIX}")
     if flags.tide_iteration < 1:
         raise UsageError("--tide-iteration counts from 1")
     if flags.time_to_live is not None and flags.time_to_live < 1:
@@ -165,6 +186,10 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     durable_every = flags.durable_every or int(flags.durable)
     if durable_every and not flags.job:
         raise UsageError("--durable needs the name of a job: --job NAME")
+    if flags.delink_at_step is not None and not flags.share:
+        raise UsageError("--delink-at-step needs layers that share: --share PATH")
+    if flags.delink_at_step is not None and flags.delink_at_step < 1:
+        raise UsageError("--delink-at-step counts from 1")
     lives_s = flags.time_to_live or (_A_DAY_S if durable_every else _AN_HOUR_S)
     return run.prepare(
         Program(flags.script, flags.arguments, is_module=flags.is_module),
@@ -183,10 +208,12 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
                 tide=flags.tide,
                 tide_iteration=flags.tide_iteration,
                 trace=flags.trace,
+                records_blocks=flags.trace_memory,
             ),
             quiet=flags.quiet,
             skip_non_finite=flags.skip_non_finite,
             resume=flags.resume,
+            sharing=Sharing(flags.share, flags.delink_at_step) if flags.share else None,
         ),
     )
 

@@ -10,10 +10,12 @@ from memtide._activations.budget import Budget, Sampling
 from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
+from memtide._launch.sharing import Sharing
 from memtide._memory.chunk_size import Parameter
 from memtide._node.step_manifest import StepManifest
 from memtide._node.training import Training
 from memtide._telemetry.observer import Observer
+from memtide._trace.allocator import AllocatorRecord
 from memtide._util.import_hook import after_import
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ _runtime: Runtime | None = None
 
 @dataclass(frozen=True)
 class Stepping:
-    """How optimizers step."""
+    """How optimizers step, and whether iterations are recorded."""
 
     skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
     commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
     manifest: StepManifest | None = None  # The manifest that this process resumes from.
+    records_blocks: bool = False  # Record what torch's allocator does in a few iterations.
 
 
 def install(
@@ -42,6 +45,7 @@ def install(
     say: Callable[[str], None] = lambda _: None,
     training: Training | None = None,
     shares_contents: bool = False,
+    sharing: Sharing | None = None,
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
@@ -49,12 +53,16 @@ def install(
     in its chunks moves to this one's (REQUIRES then: no module runs). With a `budget`, activations
     are kept as far as it allows, and `say` is called with each plan for them, in a line.
     `training`: that of which this process is one of several ranks. `shares_contents`: as in
-    `runtime.start`.
+    `runtime.start`. `sharing`: layers that share, from when they are trained on.
     """
 
     def start() -> Runtime:
         from memtide._torch_hooks import runtime
+        from memtide._torch_hooks.shared_layers import SharedLayers
 
+        shared = _runtime.shared_layers if _runtime is not None else None
+        if sharing is not None and shared is None:
+            shared = SharedLayers(sharing.path, sharing.delink_at_step, say)
         started = runtime.start(
             client,
             observer if budget is None else Sampling(budget, observer),
@@ -62,12 +70,15 @@ def install(
             allowance=None if budget is None else budget.allowance_bytes,
             training=training,
             shares_contents=shares_contents,
+            shared_layers=shared,
         )
         if budget is not None:
             started.keep_budget(budget, say)
         started.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.commit:
             started.keep_steps(stepping.manifest)
+        if stepping.records_blocks:
+            started.record_blocks()
         return started
 
     def torch_imported() -> None:
@@ -113,6 +124,12 @@ def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
     """The latest plan of activations, and the profile that it was made of; None: there is none."""
     plans = _runtime.searched_plans if _runtime is not None else None
     return plans.latest if plans is not None else None
+
+
+def recorded_blocks() -> AllocatorRecord | None:
+    """What torch's allocator did in a few iterations, until now; None: that was not recorded."""
+    blocks = _runtime.blocks if _runtime is not None else None
+    return blocks.finish() if blocks is not None else None
 
 
 def bytes_by_kind() -> dict[str, int]:

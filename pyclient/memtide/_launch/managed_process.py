@@ -215,6 +215,7 @@ class Managed:
             self._say,
             connection.training,
             connection.shares_contents,
+            options.sharing,
         )
 
     def _stepped(self) -> None:
@@ -280,8 +281,10 @@ class Managed:
 
     def _stepping(self, connection: Connection) -> Stepping:
         options = self._options
+        records_blocks = options.outputs.records_blocks and self._rank.number == 0
+        stepping = Stepping(skip_non_finite=options.skip_non_finite, records_blocks=records_blocks)
         if not options.request.job_name:
-            return Stepping(skip_non_finite=options.skip_non_finite)
+            return stepping
         job = self._job = NamedJob(
             connection.client,
             connection.socket_dir,
@@ -293,7 +296,7 @@ class Managed:
             job.settle(manifest)
         elif manifest is not None:
             resumed_step.set_resumed_step(manifest.steps)  # Until the nodes agree.
-        return Stepping(skip_non_finite=options.skip_non_finite, commit=True, manifest=manifest)
+        return replace(stepping, commit=True, manifest=manifest)
 
     def _join_ranks(self) -> None:
         """The process group is there: a process that has a session already, and was no rank when it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memtide._launch.outputs import Outputs
+from memtide._launch.sharing import Sharing
 from memtide._node.connect import SessionRequest
 
 
@@ -17,6 +18,7 @@ class Options:
     quiet: bool = False
     skip_non_finite: bool = False
     resume: bool = False
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Outputs:
     tide: Path | None = None
     tide_iteration: int = 6
     trace: Path | None = None
+    records_blocks: bool = False  # The trace has what torch's allocator did.
 
     def absolute(self) -> Outputs:
         """The same files, independent of the working directory, which a script may change."""
@@ -68,10 +69,15 @@ def _export_trace(connection: Connection, path: Path, console: Console) -> None:
     try:
         job_id = connection.client.properties.job_id
         serialized = traces.fetch(connection.socket_dir, job_id)
+        added = {}
         planned = deferred_start.planned_activations()
         if planned is not None:
             profile, plan = (each.as_json() for each in planned)
             added = {"activation_profile": profile, "activation_plan": plan}
+        blocks = deferred_start.recorded_blocks()
+        if blocks is not None:
+            added["allocator"] = blocks.as_json()
+        if added:
             serialized = admin.add_to_trace(serialized, added)
         trace_files.export(serialized, path)
     except MemtideError as error:

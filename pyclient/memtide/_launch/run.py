@@ -58,6 +58,11 @@ def _check(options: Options) -> None:
         raise UsageError(f"--ssd-dir {ssd_dir}: there is no directory {ssd_dir.parent}")
     if options.resume and not options.request.job_name:
         raise UsageError("--resume needs the name of a job: --job NAME")
+    if options.sharing is not None and options.request.job_name:
+        raise UsageError(
+            "--share does not go with --job: a script that is resumed would make its optimizer "
+            "with other parameters than the job has; call memtide.share_layers in the script"
+        )
 
 
 def _rank_flags(request: SessionRequest, ranks: int) -> dict[str, object]:
@@ -86,7 +91,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
             "starts several: set the pools that they share, with --host-pool and --device-pool"
         )
     request = options.request
-    named = bool(request.job_name)
+    named, sharing = bool(request.job_name), options.sharing
     flags: dict[str, object] = {
         **_rank_flags(request, launcher.ranks),
         **({"job": request.job_name, "time-to-live": request.time_to_live_s} if named else {}),
@@ -96,12 +101,16 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         "tide": options.outputs.tide,
         "tide-iteration": options.outputs.tide_iteration,
         "trace": options.outputs.trace,
+        "share": sharing.path if sharing else None,
+        "delink-at-step": sharing.delink_at_step if sharing else None,
     }
     command = [sys.executable, "-u", "-P", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]
     for name in ("skip_non_finite", "quiet", "resume"):
         if getattr(options, name):
             command.append("--" + name.replace("_", "-"))
+    if options.outputs.records_blocks:
+        command.append("--trace-memory")
 
     if named:
         # The store of torchelastic's agent keeps the addresses of ranks that have ended, and those

@@ -82,6 +82,10 @@ class Arenas:
             counts[Kind.ACTIVATION] += activations.chunks
         return counts
 
+    def kind_at(self, place: int) -> Kind | None:
+        """The kind of the chunk at a place; None: there is none."""
+        return next((arena.kind for arena in self._all() if place in arena.places), None)
+
     def places(self) -> set[int]:
         """The places of all chunks."""
         return set().union(*(arena.places for arena in self._all()))

@@ -102,6 +102,12 @@ class TensorManager:
         """Whether an address is in the client's range."""
         return self.base <= address < self.end
 
+    def kind_at(self, address: int) -> Kind | None:
+        """The kind of the chunk at an address; None: there is none."""
+        if not self.in_range(address):
+            return None
+        return self._arenas.kind_at((address - self.base) // self.chunk_bytes)
+
     def places_of(self, address: int, size_bytes: int) -> range:
         """The places under `size_bytes` bytes from `address`. REQUIRES: within the range."""
         first = (address - self.base) // self.chunk_bytes

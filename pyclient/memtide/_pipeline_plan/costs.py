@@ -49,7 +49,7 @@ class Memory(NamedTuple):
     weights: float  # All versions.
     gradients: float
     optimizer_states: float
-    activations: float  # Of the micro-batches that wait for their backward.
+    activations: float  # Those of the micro-batches that wait for their backward.
 
     def total(self) -> float:
         """Their sum."""

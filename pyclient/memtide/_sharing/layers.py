@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from memtide._sharing.live_modules import check_untied
 from memtide.errors import FailedPrecondition, InvalidArgument
 
 
@@ -26,7 +27,7 @@ def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None
     An optimizer that has the layers' parameters already has to be given, and must not have stepped.
     Buffers, such as running means, stay each layer's own.
     InvalidArgument: the layers have parameters of other names, shapes or types, or are fewer than
-    two.
+    two, or another module has one of them, too.
     """
     layers = list(layers)
     if len(layers) < 2:
@@ -34,6 +35,7 @@ def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None
     first = dict(_parameters_of(layers[0]))
     for number, layer in enumerate(layers[1:], 1):
         _check_alike(first, dict(_parameters_of(layer)), number)
+    check_untied(layers)
     given_up = {p for layer in layers[1:] for _, p in _parameters_of(layer)} - set(first.values())
     if optimizer is not None:
         if optimizer.state:
@@ -105,10 +107,21 @@ def _put(layer: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 
 def _copy_of(parameter: nn.Parameter) -> nn.Parameter:
-    copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    copied = nn.Parameter(_copied(parameter.detach()), parameter.requires_grad)
     if parameter.grad is not None:
-        copied.grad = parameter.grad.detach().clone()
+        copied.grad = _copied(parameter.grad.detach())
     return copied
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the values of now. Where torch can, bytes are copied at the first write to one
+    of the two (`c10::impl::cow`)."""
+    try:
+        lazy = torch._lazy_clone(tensor)
+    except RuntimeError:
+        # The memory is none of torch's own allocator's, such as chunks.
+        return tensor.clone()
+    return lazy
 
 
 def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_states: bool) -> None:
@@ -127,7 +140,7 @@ def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_st
 
 def _copied_state(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return _copied(value.detach())
     if isinstance(value, dict):
         return {key: _copied_state(each) for key, each in value.items()}
     return copy.deepcopy(value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from memtide._activations.default_hooks import DefaultHooks
@@ -54,6 +55,7 @@ class Context:
     compiled: CompiledLeases | None  # On a GPU.
     around_step: Around
     on_optimizer: Callable[[Optimizer], None]
+    on_wrapping: Callable[[torch.nn.Module, torch.nn.Module], None]
     out_of_memory: DeviceOomHandler | None  # On a GPU.
     leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.

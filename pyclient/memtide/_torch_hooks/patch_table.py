@@ -25,6 +25,7 @@ from memtide._torch_hooks import (
     multiply_by_one,
     optimizer_hooks,
     parameter_hooks,
+    shared_layers,
     torch_save,
 )
 from memtide._torch_hooks.attributes import Function, Maker
@@ -195,6 +196,14 @@ PATCHES: tuple[Patch, ...] = (
         )
     ),
     # Several ranks.
+    Patch(
+        owner="torch.nn.parallel.distributed:DistributedDataParallel",
+        name="__init__",
+        why="layers that are to share do so before ranks know their parameters",
+        make=lambda c: partial(shared_layers.wrapping_models, c.on_wrapping),
+        when=When.EVERYTHING,
+        absent="memtide run --share under DistributedDataParallel",
+    ),
     *(
         Patch(
             owner="torch.distributed.distributed_c10d:ProcessGroup",

@@ -38,6 +38,7 @@ from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.block_recording import BlockRecording
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
@@ -47,6 +48,7 @@ from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.oversized_operands import OversizedOperands
 from memtide._torch_hooks.patch_row import Context, When
+from memtide._torch_hooks.shared_layers import SharedLayers
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._trace import model as traces
 from memtide.errors import FailedPrecondition
@@ -68,8 +70,10 @@ class Runtime:
         chosen: Choices,
         training: Training | None = None,
         shares_contents: bool = False,
+        shared_layers: SharedLayers | None = None,
     ) -> None:
         self.client = client
+        self.shared_layers = shared_layers
         self.ledger = LeaseLedger(client)
         self.observer = Reporter(client, self.ledger, observer)
         self.manager = TensorManager(client, self.ledger)
@@ -112,6 +116,7 @@ class Runtime:
         self._gpu: GpuRuntime | None = None  # On a GPU.
         self._oversized: OversizedOperands | None = None  # In host memory.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
+        self.blocks: BlockRecording | None = None  # Only where a record of them is asked for.
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
@@ -156,6 +161,7 @@ class Runtime:
             compiled=gpu.compiled if gpu else None,
             around_step=_stepping,
             on_optimizer=self._on_optimizer,
+            on_wrapping=self._on_wrapping,
             out_of_memory=gpu.elastic if gpu else None,
             leaves=gpu.leaves if gpu else None,
             switch=gpu.switch if gpu else None,
@@ -172,6 +178,8 @@ class Runtime:
         self.moments.settle()
         self.moments.forget_hooks()
         self.activations.close()
+        if self.blocks is not None:
+            self.blocks.close()
         self._attributes.undo()
         if self._gpu is not None:
             self._gpu.leaves.close()
@@ -201,6 +209,17 @@ class Runtime:
         if self._stepping:
             yield
             return
+        if self.shared_layers is None:
+            with self._stepping_alone(optimizer):
+                yield
+            return
+        self.shared_layers.before_step(optimizer)
+        with self._stepping_alone(optimizer):
+            yield
+        self.shared_layers.after_step(optimizer)
+
+    @contextlib.contextmanager
+    def _stepping_alone(self, optimizer: Optimizer) -> Iterator[None]:
         if self.ledger.script_holds:
             raise FailedPrecondition(
                 f"{type(optimizer).__name__} steps within memtide.hold: end that block before, as "
@@ -273,6 +292,8 @@ class Runtime:
             self.ledger.refresh()  # The balloon of the host pool may have grown or shrunk.
             if self._oversized is not None:
                 self._oversized.look()
+        if self.blocks is not None:
+            self.blocks.end_iteration()
 
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""
@@ -303,6 +324,10 @@ class Runtime:
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.moments.adopt_parameter(parameter)
+
+    def record_blocks(self) -> None:
+        """Records what torch's allocator does in a few iterations (block_recording.py)."""
+        self.blocks = BlockRecording(self.manager, lambda: self._stepping > 0)
 
     def keep_steps(self, manifest: StepManifest | None) -> None:
         """Resumes the job from `manifest`, if there is one, and commits every step with a step
@@ -342,7 +367,13 @@ class Runtime:
     def _steps_elsewhere(self) -> bool:
         return self._resumed_job is not None or self.offloaded.in_parts
 
+    def _on_wrapping(self, wrapping: torch.nn.Module, model: torch.nn.Module) -> None:
+        if self.shared_layers is not None:
+            self.shared_layers.wrap(wrapping, model)
+
     def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self.shared_layers is not None:
+            self.shared_layers.know(optimizer)
         if self.common is not None:
             self.common.know(optimizer)
         if self._resumed_job is not None:
@@ -366,10 +397,12 @@ def start(
     chosen: Choices | None = None,
     training: Training | None = None,
     shares_contents: bool = False,
+    shared_layers: SharedLayers | None = None,
 ) -> Runtime:
     """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
     process may keep now; None: all. `chosen`: what the script says is to be done with them.
     `shares_contents`: other scripts of the user may have sessions with the daemon.
+    `shared_layers`: those that are to share their parameters.
     REQUIRES: there is no runtime."""
     global _current
     assert _current is None
@@ -381,6 +414,7 @@ def start(
         chosen=chosen or Choices(),
         training=training,
         shares_contents=shares_contents,
+        shared_layers=shared_layers,
     )
     runtime.install()
     _current = runtime

@@ -91,6 +91,8 @@ class Trace:
     # proto/memtide/v1/activations.proto; None: there is none.
     activation_profile: Mapping[str, Any] | None = None
     activation_plan: Mapping[str, Any] | None = None
+    # What torch's allocator did, as JSON of proto/memtide/v1/allocator.proto; None: not recorded.
+    allocator: Mapping[str, Any] | None = None
 
     @property
     def end_s(self) -> float:
@@ -138,6 +140,7 @@ def of_json(document: Mapping[str, Any]) -> Trace:
         stalls=tuple(_stall(entry) for entry in document.get("stalls", ())),
         activation_profile=document.get("activation_profile"),
         activation_plan=document.get("activation_plan"),
+        allocator=document.get("allocator"),
     )
 
 

@@ -145,7 +145,8 @@ class Schedule2BW(Schedule1F1B):
 
     def _backward(self) -> None:
         piece, loss = self._in_flight.popleft()
-        self._stage.backward_one_chunk(piece.number, loss=loss)
+        with self._weights.bound_for(piece.batch):
+            self._stage.backward_one_chunk(piece.number, loss=loss)
         if loss is not None:
             self._losses.append(loss.detach())
         # The buffer is used again, and autograd would add to its gradient.

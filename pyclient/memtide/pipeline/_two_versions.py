@@ -8,12 +8,14 @@ what autograd saves for its backward stays as it was.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.optim import Optimizer
 
 
@@ -52,6 +54,15 @@ class TwoVersions(nn.Module):
         """That of the module, with the version for the present batch."""
         tensors: dict[str, torch.Tensor] = {**self._in_room(self._read)}
         return functional_call(self.module, tensors, args, kwargs)
+
+    def bound_for(self, batch: int) -> contextlib.AbstractContextManager[None]:
+        """The module's parameters are those of this batch's version meanwhile. A backward in which
+        parts of the forward are computed again needs it (torch.utils.checkpoint)."""
+        tensors: dict[str, torch.Tensor] = {**self._in_room(_room_of(batch))}
+        bound: contextlib.AbstractContextManager[None] = _reparametrize_module(
+            self.module, tensors, tie_weights=True
+        )
+        return bound
 
     def step(
         self,

@@ -43,6 +43,11 @@ def test_a_pipeline_has_the_bits_of_delayed_gradients(
     assert _results(cli, tmp_path, _STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
 
 
+def test_what_is_computed_again_reads_the_version_of_its_batch(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("4", "4", "adamw", "recomputed")
+    assert _results(cli, tmp_path, _STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
+
+
 def test_pipelines_beside_each_other_average_their_gradients(cli: Cli, tmp_path: Path) -> None:
     arguments = ("4", "3", "adamw")
     alone = _results(cli, tmp_path, 1, *arguments)

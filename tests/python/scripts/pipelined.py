@@ -1,7 +1,10 @@
 """A pipeline of four stages with two versions of the weights: `pipelined.py MICRO_BATCHES BATCHES
-OPTIMIZER`. Without a launcher, one process applies the same delayed gradients to the same model.
+OPTIMIZER [recomputed]`. Without a launcher, one process applies the same delayed
+gradients to the same model.
 
-Each stage's losses and weights go to RESULT and its number."""
+With `recomputed`, stages compute their forwards again in backward. Each stage's losses and weights
+go to RESULT and its number.
+"""
 
 import os
 import sys
@@ -11,20 +14,28 @@ import torch
 import torch.distributed as dist
 from common import finish
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 _STAGES, _WIDTH = 4, 24
 
 
+class Recomputed(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return y
+
+
 def stages() -> list[nn.Module]:
     torch.manual_seed(0)
+    kind = nn.Sequential if len(sys.argv) < 5 else Recomputed
 
     def block() -> list[nn.Module]:
         return [nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU()]
 
     return [
         nn.Sequential(nn.Embedding(32, _WIDTH), *block(), nn.Linear(4 * _WIDTH, _WIDTH)),
-        nn.Sequential(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
-        nn.Sequential(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
+        kind(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
+        kind(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
         nn.Sequential(nn.Linear(_WIDTH, 32)),
     ]
 

@@ -124,6 +124,48 @@ def test_delinked_layers_go_on_as_a_plain_model_would(moments: str) -> None:
     assert len(weights) == _LAYERS
 
 
+def _addresses(layers: nn.ModuleList, optimizer: torch.optim.Optimizer) -> list[set[int]]:
+    """Those of each layer's parameters, gradients and moments. `data_ptr` would count as a write:
+    torch would copy."""
+    result = []
+    for layer in layers:
+        tensors = []
+        for parameter in layer.parameters():
+            states = [optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq")]
+            tensors += [parameter, parameter.grad, *states]
+        result.append({torch._C._data_address(t) for t in tensors})
+    return result
+
+
+def test_delinked_layers_have_no_memory_of_their_own_before_they_are_written() -> None:
+    model = Model()
+    optimizer = _adam(model)
+    share_layers(list(model.blocks), optimizer)
+    _train(model, optimizer)
+    delink(list(model.blocks), optimizer)
+    first, *others = _addresses(model.blocks, optimizer)
+    assert len(first) == 4 * _OF_LAYER and others == [first] * (_LAYERS - 1)
+    # Nor does a forward and backward pass write parameters and moments.
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    assert torch._C._data_address(model.blocks[1].norm.weight) in first
+    optimizer.step()
+    own = _addresses(model.blocks, optimizer)
+    assert sum(len(each) for each in own) == len(set[int]().union(*own))
+
+
+def test_any_write_to_a_delinked_layer_leaves_the_others() -> None:
+    layers = [Layer() for _ in range(3)]
+    share_layers(layers)
+    before = layers[0].norm.weight.tolist()
+    delink(layers)
+    layers[0].norm.weight.data.add_(1)
+    layers[1].load_state_dict({name: t + 2 for name, t in layers[1].state_dict().items()})
+    layers[2].norm.weight.detach().numpy()[:] += 3
+    for number, layer in enumerate(layers, 1):
+        assert layer.norm.weight.tolist() == [value + number for value in before]
+
+
 def test_unlike_layers_are_named() -> None:
     wide = Layer(16)
     with pytest.raises(InvalidArgument, match=re.escape("norm.weight is (16,) of torch.float32")):
@@ -136,6 +178,26 @@ def test_unlike_layers_are_named() -> None:
         share_layers([less, Layer()])
     with pytest.raises(InvalidArgument, match="two layers or more, not 1"):
         share_layers([Layer()])
+
+
+def test_layers_that_are_tied_to_other_modules_are_refused() -> None:
+    model = Model()
+    model.other = nn.LayerNorm(8)
+    model.other.weight = model.blocks[2].norm.weight
+    wanted = "norm.weight of layer 2 is also the weight of a LayerNorm outside of the layers"
+    with pytest.raises(InvalidArgument, match=re.escape(wanted)):
+        share_layers(list(model.blocks))
+    assert model.blocks[1].norm.weight is not model.blocks[0].norm.weight
+
+
+def test_what_is_no_number_is_in_all_layers_as_in_tied_ones() -> None:
+    model = Model()
+    share_layers(list(model.blocks))
+    optimizer = _adam(model)
+    model(torch.full((2, 8), float("nan"))).sum().backward()
+    optimizer.step()
+    delink(list(model.blocks), optimizer)
+    assert all(not p.isfinite().any() for block in model.blocks for p in block.mix[0].parameters())
 
 
 def test_layers_part_once() -> None:

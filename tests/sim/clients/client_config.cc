@@ -27,6 +27,7 @@ EngineOptions ToOptions(const ClientConfig& config) {
   options.host_capacity = chunk * config.host_slots;
   options.ssd_capacity = chunk * config.ssd_slots;
   options.limits = config.limits;
+  options.host_reserve = chunk * config.host_reserve;
   options.persistent_jobs = config.keeps;
   return options;
 }

@@ -37,6 +37,7 @@ enum class ClientOp : uint8_t {
   kRestart,
   kSetQuotas,
   kEndJob,
+  kHostMemory,  // Programs beside the daemon take memory of the machine, or give it back.
 };
 
 struct ClientConfig {
@@ -59,6 +60,9 @@ struct ClientConfig {
   uint32_t contents = 3, fail_region_percent = 0, other_user_percent = 30;
   uint64_t stamps_of_digest = 1;
   bool elastic = false;
+  // Only with pipelines: slots that balloons leave to programs, and the percent of the transfers
+  // from and to SSD that fail.
+  uint32_t host_reserve = 0, fail_disk_percent = 0;
 };
 
 // Draws the length of the run, the limits, and the weights that not all seeds have: those of

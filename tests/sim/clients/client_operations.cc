@@ -16,6 +16,9 @@ void ClientSimulation::Step() {
   }
   if (operation == ClientOp::kConnect) return Connect();
   if (operation == ClientOp::kRestart) return Restart();
+  if (operation == ClientOp::kHostMemory) {
+    return Feed(HostMemory{MiB(2) * random_.Below(3 * config_.host_reserve + 1)});
+  }
   if (operation == ClientOp::kSetQuotas) return SetQuotas();
   if (operation == ClientOp::kEndJob) return EndAnyJob();
   std::vector<SessionId> ids;
@@ -76,6 +79,13 @@ void ClientSimulation::Complete() {
       random_.Percent(config_.fail_region_percent)) {
     Hit(ClientProbe::kNoMemory);
     status = absl::ResourceExhaustedError("no memory");
+  }
+  const bool uses_disk =
+      work.kind == Work::Kind::kTransfer &&
+      (ReadsSsd(work.transfer) || work.transfer.kind == StartTransfer::Kind::kHostToSsd);
+  if (config_.fail_disk_percent > 0 && uses_disk && random_.Percent(config_.fail_disk_percent)) {
+    Hit(ClientProbe::kDiskFailed);
+    status = absl::UnavailableError("the disk failed");
   }
   Feed(node_.Complete(index, std::move(status)));
 }

@@ -16,7 +16,7 @@ bool ClientSimulation::IsCommon(const MemoryPlace& place) const {
   return node_.regions().at(place.region).read_only;
 }
 
-uint64_t ClientSimulation::WorkOf(const StepCall& call) {
+uint64_t ClientSimulation::WorkOf(const StepCall& call) const {
   return call.contents.has_value() ? call.contents->work.high * 1000 + call.contents->work.low
                                    : (uint64_t{1} << 40) + call.call.value();
 }

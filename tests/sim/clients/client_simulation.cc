@@ -138,7 +138,7 @@ void ClientSimulation::Settle() {
     for (const SessionId id : Sessions()) {
       Client* const client = Find(id);
       if (client == nullptr || client->hung) continue;
-      if (GiveBack(client, {})) idle = false;
+      if (SettleClient(client)) idle = false;
     }
     if (!verdict_.ok()) return;
     if (idle) CheckIdle();

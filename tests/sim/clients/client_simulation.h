@@ -74,8 +74,22 @@ enum class ClientProbe : uint8_t {
   kGrewToQuota,  // To its limit, or within a chunk of it.
   kEndedJob,
   kEndedNoForeignJob,
+  // With pipelines:
+  kFullPipeline,      // A stage had as many micro-batches in flight as it may.
+  kBackwardWaited,    // What a backward reads again had left, or others had its room.
+  kReadWhileStepped,  // A forward read the version that a step reads, too.
+  kSteppedInPlace,    // The ways of a step (StepWay).
+  kSteppedIntoRoom,
+  kSteppedIntoShadow,
+  kSteppedAfterDiscard,
+  kTwoContents,  // What there was of one weight chunk.
+  kThreeContents,
+  kDiedWithReaders,  // A stage, between forwards and their backwards,
+  kDaemonDiedWithReaders,
+  kResumed,  // and all stages of a job went on from their last step.
+  kDiskFailed,
 };
-inline constexpr int kClientProbes = 37;
+inline constexpr int kClientProbes = 50;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.
@@ -154,12 +168,20 @@ class ClientSimulation {
   virtual void OnCommit(Client* client, const CommitCall& call);
   // The client has computed the part.
   virtual void TakeResults(Client* client, const Held& held) = 0;
+  virtual void StepClient(Client* client, ClientOp operation);
+  // Gives back those of the chunks that are leased; no chunks: all that are. Returns whether there
+  // were any.
+  virtual bool GiveBack(Client* client, const std::vector<ChunkId>& chunks);
+  // Nothing new begins. Gives back what is leased, and returns whether anything was.
+  virtual bool SettleClient(Client* client) { return GiveBack(client, {}); }
 
   // --- client_operations.cc: what clients do ---
   // The client connects and asks to open.
   void ConnectAs(Client client, OpenCall open);
   void FetchToHost(SessionId session, Access access, std::vector<ChunkId> chunks);
   void CommitOne(const Client& client, ChunkId chunk, ChunkId shadow);
+  void EndPart(PartKey key, bool computed);
+  void Die(Client* client);
   ChunkId AnyChunkOfAll();
   template <typename Value>
   const Value& Pick(const std::vector<Value>& values) {
@@ -184,7 +206,7 @@ class ClientSimulation {
   }
   bool IsCommon(const MemoryPlace& place) const;
   // The key of what the part computes: the same for all ranks.
-  static uint64_t WorkOf(const StepCall& call);
+  virtual uint64_t WorkOf(const StepCall& call) const;
   // From now on the chunks may read as anything.
   static void Undefine(Client* client, const std::vector<ChunkId>& chunks);
 
@@ -212,14 +234,10 @@ class ClientSimulation {
 
  private:
   void Step();
-  void StepClient(Client* client, ClientOp operation);
   void Complete();
   void Fetch(Client* client);
   void Write(Client* client);
   void Release(Client* client);
-  // Gives back those of the chunks that are leased; no chunks: all that are. Returns whether there
-  // were any.
-  bool GiveBack(Client* client, const std::vector<ChunkId>& chunks);
   // --- client_quotas.cc: administrators, beside the clients ---
   void SetQuotas();
   void EndAnyJob();
@@ -227,10 +245,8 @@ class ClientSimulation {
   void CheckQuotas();
 
   void EndPart(Client* client);
-  void EndPart(PartKey key, bool computed);
   void Move(Client* client, bool evict);
   void Discard(Client* client);
-  void Die(Client* client);
 
   void Observe(const Effect& effect);
   void ObserveReply(const Reply& reply);

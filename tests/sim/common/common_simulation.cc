@@ -50,11 +50,11 @@ ClientConfig WithQuotas(uint64_t seed) {
   return config;
 }
 
-CommonSimulation::CommonSimulation(const ClientConfig& config, std::ostream* echo)
-    : ClientSimulation(config, /*stream=*/0x636f6d6f7073, echo) {}
+CommonSimulation::CommonSimulation(const ClientConfig& config, uint64_t stream, std::ostream* echo)
+    : ClientSimulation(config, stream, echo) {}
 
 ClientOutcome CommonSimulation::Run(const ClientConfig& config, std::ostream* echo) {
-  return CommonSimulation(config, echo).RunAll();
+  return CommonSimulation(config, /*stream=*/0x636f6d6f7073, echo).RunAll();
 }
 
 void CommonSimulation::Connect() {

@@ -18,10 +18,11 @@ class CommonSimulation : public ClientSimulation {
  public:
   static ClientOutcome Run(const ClientConfig& config, std::ostream* echo = nullptr);
 
- private:
+ protected:
   using Script = Client;
 
-  CommonSimulation(const ClientConfig& config, std::ostream* echo);
+  // `stream`: of random numbers.
+  CommonSimulation(const ClientConfig& config, uint64_t stream, std::ostream* echo);
 
   void Connect() override;
   void Offer(Script* script) override;
