@@ -19,7 +19,7 @@ LAYERS = (
     ("_trace", "_telemetry"),
     ("_node", "optim", "_checkpoint", "_sharing", "exchange", "pipeline"),
     ("_memory",),
-    ("_capi",),
+    ("_capi", "_pipeline_plan"),
     ("_util",),
     ("errors",),
 )

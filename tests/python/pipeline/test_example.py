@@ -55,7 +55,7 @@ def test_the_example_learns_the_same_under_memtide(
 
 def test_the_function_of_the_documents_trains(cli: Cli, tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "pipelines.md").read_text(encoding="utf-8")
-    (code,) = _BLOCK.findall(page)
+    code = _BLOCK.findall(page)[0]
     script = tmp_path / "script.py"
     script.write_text(
         code + """
@@ -74,3 +74,10 @@ dist.destroy_process_group()
     losses = [float(line) for line in done.out.split()]
     assert len(losses) == 4
     assert losses[-1] < losses[0]
+
+
+def test_the_plan_of_the_documents_is_printed(cli: Cli, tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    script = tmp_path / "script.py"
+    script.write_text(_BLOCK.findall(page)[1], encoding="utf-8")
+    assert re.search(r"width \d+ x depth \d+ .* s a batch", cli.python(script).check().out)
