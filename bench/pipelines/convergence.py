@@ -2,8 +2,8 @@
 `convergence.py [--steps N]`, run by hand.
 
 One process applies to each step the gradient at the version before the newest one. Pipelines do the
-same, to the bit (tests/python/pipeline). Loss is the mean of the last 100 steps. The rate rises for the
-first 100 steps, as in the trainings of the paper: a delay costs most while weights change fast.
+same, to the bit (tests/python/pipeline). Loss is the mean of the last 100 steps. The rate rises for
+the first 100 steps, as in the trainings of the paper: a delay costs most while weights change fast.
 """
 
 from __future__ import annotations

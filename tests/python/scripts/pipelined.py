@@ -2,7 +2,8 @@
 OPTIMIZER [recomputed]`. Without a launcher, one process applies the same delayed
 gradients to the same model.
 
-With `recomputed`, stages compute their forwards again in backward. Each stage's losses and weights go to RESULT and its number.
+With `recomputed`, stages compute their forwards again in backward. Each stage's losses and weights
+go to RESULT and its number.
 """
 
 import os
