@@ -4,14 +4,17 @@ between batches (PipeDream-2BW).
     memtide run torchrun --nproc-per-node 4 examples/train_pipeline.py --steps 20
 
 With `--width-of-pipelines 2`, eight processes are two pipelines beside each other, and average
-their gradients. Without `memtide run` everything is in ordinary memory, with the same losses.
+their gradients. With `--plan`, memtide.pipeline.plan cuts the stages by what each block takes on
+this machine, instead of into equally many blocks. Without `memtide run` everything is in ordinary
+memory, with the same losses.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import memtide.pipeline
 import torch
@@ -21,19 +24,22 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional
 
+# What gloo sends to another process of a machine, about; stages send little.
+LOOPBACK = "1GB/s"
+
 
 class Stage(nn.Module):
-    """Some blocks of the GPT; in the first stage the embeddings, too, in the last one the head."""
+    """The blocks `first` to `end` (exclusive) of the GPT; with the first block the embeddings, too,
+    with the last one the head."""
 
-    def __init__(self, gpt: train_gpt.Gpt, number: int, stages: int) -> None:
+    def __init__(self, gpt: train_gpt.Gpt, first: int, end: int) -> None:
         super().__init__()
-        count = len(gpt.blocks)
-        first, end = number * count // stages, (number + 1) * count // stages
-        self.bytes = gpt.bytes if number == 0 else None
-        self.positions = gpt.positions if number == 0 else None
+        is_last = end == len(gpt.blocks)
+        self.bytes = gpt.bytes if first == 0 else None
+        self.positions = gpt.positions if first == 0 else None
         self.blocks = gpt.blocks[first:end]
-        self.norm = gpt.norm if number == stages - 1 else None
-        self.head = gpt.head if number == stages - 1 else None
+        self.norm = gpt.norm if is_last else None
+        self.head = gpt.head if is_last else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.bytes is not None and self.positions is not None:
@@ -48,6 +54,54 @@ class Stage(nn.Module):
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The mean over the bytes of a micro-batch."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def planned_cuts(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> Sequence[int]:
+    """The first block of each stage, and the number of blocks, by a plan that rank 0 makes for all
+    ranks, and prints."""
+    cuts: list[Sequence[int]] = [[]]
+    if dist.get_rank() == 0:
+        found = plan(options, gpt, stages)
+        print(f"plan: {found}", flush=True)
+        cuts = [found.cuts]
+    dist.broadcast_object_list(cuts)
+    return cuts[0]
+
+
+def plan(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> memtide.pipeline.Plan:
+    """The plan of this number of stages for processes that share this machine's memory."""
+    blocks = nn.Sequential(*(Stage(gpt, n, n + 1) for n in range(len(gpt.blocks))))
+    inputs = torch.zeros(options.batch, options.context, dtype=torch.long)
+    ranks = dist.get_world_size()
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memtide.pipeline.plan(
+        memtide.pipeline.measured_layers(blocks, inputs),
+        memtide.pipeline.Devices(
+            count=ranks,
+            memory=f"{memory_bytes // ranks}B",
+            per_server=ranks,
+            inside=LOOPBACK,
+            across=LOOPBACK,
+        ),
+        options.batch * options.width_of_pipelines,
+        schedules=["2bw"],
+        fixed=memtide.pipeline.Fixed(
+            width=options.width_of_pipelines,
+            depth=stages,
+            micro_batch=options.batch // options.micro_batches,
+            recompute=False,
+        ),
+    )
+
+
+def stage_of(options: argparse.Namespace, number: int, stages: int) -> Stage:
+    """One stage. The rest of the GPT is freed on return."""
+    gpt = train_gpt.Gpt(options.layers, options.width, options.context)
+    if options.plan:
+        cuts = planned_cuts(options, gpt, stages)
+    else:
+        cuts = [n * options.layers // stages for n in range(stages + 1)]
+    return Stage(gpt, cuts[number], cuts[number + 1])
 
 
 def batches_of(
@@ -71,7 +125,7 @@ def train(options: argparse.Namespace) -> None:
     ]
     widths = [dist.new_group(list(range(n, ranks, stages))) for n in range(stages)]
     torch.manual_seed(options.seed)
-    module = Stage(train_gpt.Gpt(options.layers, options.width, options.context), number, stages)
+    module = stage_of(options, number, stages)
     schedule = memtide.pipeline.Schedule2BW(
         PipelineStage(module, number, stages, torch.device("cpu"), group=pipelines[pipeline]),
         torch.optim.AdamW(module.parameters(), lr=3e-4),
@@ -96,6 +150,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--width-of-pipelines", type=int, default=1)
+    parser.add_argument("--plan", action="store_true", help="cut the stages by measured times")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     train(options)

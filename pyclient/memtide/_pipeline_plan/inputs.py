@@ -80,7 +80,7 @@ class Devices:
     """
 
     count: int
-    memory: str  # One device has it.
+    memory: str  # That of one device.
     per_server: int
     inside: str  # The link between two devices of a server.
     across: str  # The link between devices of two servers.

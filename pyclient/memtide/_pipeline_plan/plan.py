@@ -21,8 +21,8 @@ class Plan:
     shape: Shape
     # The first layer of each stage, and the number of layers.
     cuts: tuple[int, ...]
-    seconds: float  # A batch takes them.
-    memory: tuple[Memory, ...]  # A device of each stage has it.
+    seconds: float  # For a batch.
+    memory: tuple[Memory, ...]  # That of a device, by stage.
 
     def __str__(self) -> str:
         """The plan in one line."""

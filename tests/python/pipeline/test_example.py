@@ -53,6 +53,49 @@ def test_the_example_learns_the_same_under_memtide(
     assert 2 * 4 * 12 * 128**2 * 4 <= host_bytes < 2 * 2 * 4 * 12 * 128**2 * 4
 
 
+_FIRST_BLOCK_IS_SLOW = """
+import dataclasses
+import sys
+
+import memtide.pipeline
+
+sys.path.insert(0, EXAMPLES)
+import train_pipeline
+
+measured_layers = memtide.pipeline.measured_layers
+
+
+def measured(blocks, inputs):
+    first, *others = measured_layers(blocks, inputs)
+    return [dataclasses.replace(first, forward=memtide.pipeline.Seconds(1.0)), *others]
+
+
+class Stage(train_pipeline.Stage):
+    def __init__(self, gpt, first, end):
+        super().__init__(gpt, first, end)
+        print(f"blocks {first} to {end}", flush=True)
+
+
+memtide.pipeline.measured_layers = measured
+train_pipeline.Stage = Stage
+train_pipeline.main()
+"""
+
+
+def test_a_plan_cuts_the_stages_and_the_losses_stay(cli: Cli, tmp_path: Path) -> None:
+    examples = REPOSITORY / "examples"
+    script = tmp_path / "script.py"
+    script.write_text(
+        _FIRST_BLOCK_IS_SLOW.replace("EXAMPLES", repr(str(examples))), encoding="utf-8"
+    )
+    run = ["-m", "torch.distributed.run", *_TORCHRUN, "--nproc-per-node=2"]
+    equal = cli.python(*run, examples / "train_pipeline.py", *_MODEL).check()
+    planned = cli.python(*run, script, *_MODEL, "--plan").check()
+    assert "plan: 2bw, width 1 x depth 2 (1+3 layers), 4 micro-batches of 2:" in planned.out
+    assert "blocks 1 to 4\n" in planned.out
+    assert _losses(planned.out) == _losses(equal.out)
+
+
 def test_the_function_of_the_documents_trains(cli: Cli, tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "pipelines.md").read_text(encoding="utf-8")
     code = _BLOCK.findall(page)[0]

@@ -27,7 +27,7 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """The lines that are reported: layers of `model.blocks` are to share until the second step."""
+    """What is reported while layers of `model.blocks` are to share until the second step."""
     lines: list[str] = []
     shared = SharedLayers("model.blocks", 2, lines.append)
     runtimes.start(FakeClient(), Observer(), adopt_everything=True, shared_layers=shared)
