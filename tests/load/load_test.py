@@ -86,6 +86,16 @@ class SessionsTest(unittest.TestCase):
         self.assertIn("read RESOURCE_EXHAUSTED", self.broken("error read 8 no room"))
         self.assertIn("read DEADLINE_EXCEEDED", self.broken("error read 4 it waited"))
 
+    def test_a_job_is_full_after_two_processes_that_made_no_step(self) -> None:
+        full = "error allocate 8 no room"
+        self.assertEqual(self.say("at 0", then="exit 3").broken, [])
+        self.assertIn("allocate RESOURCE_EXHAUSTED", self.broken("at 0", full, then="exit 4"))
+        self.assertEqual(self.say(full, then="exit 4").broken, [])
+        self.assertEqual((self.slot.job, self.slot.begun), (1, 0))
+        for end in ("at 0", "at 1"):
+            self.say(end, then="exit 3")
+        self.assertIn("allocate RESOURCE_EXHAUSTED", self.broken(full, then="exit 4"))
+
     def test_a_session_is_lost_with_its_daemon_only(self) -> None:
         self.assertIn("read UNAVAILABLE: gone", self.broken("error read 14 gone"))
         self.sessions.circumstances.daemon_started = time.monotonic() + 60

@@ -71,6 +71,8 @@ class Slot:
     step: int = 0  # The last one that a process reported,
     reported_at: float = 0.0  # and when.
     may_be_torn: bool = False  # Its last process was killed, or lost its session.
+    job: int = 0  # The number of its named job, in a round.
+    begun: int = 0  # Processes that ended before the job's first step: it has what they allocated.
 
 
 class Process:
@@ -134,6 +136,7 @@ class Sessions:
         self._round += 1
         for slot in self.slots:
             slot.step, slot.start_at = 0, time.monotonic() + self._rng.random()
+            slot.job = slot.begun = 0
 
     def run_for(self, seconds: float) -> None:
         """Starts what is to be started, and reads what is said."""
@@ -195,7 +198,7 @@ class Sessions:
             command.append(str(self.pause_ms))
         command.append(slot.kind)
         if slot.kind == "steps":
-            command.append(f"job-{self._round}-{slot.number}")
+            command.append(f"job-{self._round}-{slot.number}-{slot.job}")
         slot.process = Process(slot, command)
         self._selector.register(slot.process.output, selectors.EVENT_READ, slot)
 
@@ -248,6 +251,10 @@ class Sessions:
             self.tally.hostile[f"{slot.kind}: {call} {name}"] += 1
             return
         cause = self._cause(process, call, name)
+        if not cause and (call, name) == ("allocate", "RESOURCE_EXHAUSTED") and slot.begun > 1:
+            # Unlike memtide's own client, these programs do not free what the job has.
+            cause = "processes before it ended before the first step of its job"
+            slot.job, slot.begun = slot.job + 1, 0
         if cause:
             self.tally.permitted[f"{call} {name}: {cause}"] += 1
         else:
@@ -277,6 +284,8 @@ class Sessions:
         if process.found_step and step != slot.step + 1:
             self._break(slot, f"goes from step {slot.step} to {step}")
         process.found_step = True
+        if step > 0:
+            slot.begun = 0
         slot.step, slot.reported_at = step, now
 
     def _ended(self, slot: Slot, process: Process) -> None:
@@ -287,6 +296,7 @@ class Sessions:
         self._selector.unregister(process.output)
         process.output.close()
         slot.may_be_torn = process.killed or status in (_SESSION_LOST, _HAS_READ_OTHER_BYTES)
+        slot.begun += slot.step == 0 and (process.found_step or slot.may_be_torn)
         slot.process = None
         if slot.start_at != float("inf"):
             slot.start_at = time.monotonic() + self._rng.random() * 1.5
