@@ -4,7 +4,8 @@ between batches (PipeDream-2BW).
     memtide run torchrun --nproc-per-node 4 examples/train_pipeline.py --steps 20
 
 With `--width-of-pipelines 2`, eight processes are two pipelines beside each other, and average
-their gradients. Without `memtide run` everything is in ordinary memory, with the same losses.
+their gradients. With `--share 0.1`, stages send each other the largest tenth of the elements of
+their activations. Without `memtide run` everything is in ordinary memory, with the same losses.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def train(options: argparse.Namespace) -> None:
         options.micro_batches,
         loss_of,
         width=widths[number] if options.width_of_pipelines > 1 else None,
+        send=None if options.share is None else memtide.pipeline.Largest(options.share),
     )
     began = time.perf_counter()
     for step, loss in enumerate(schedule.run(batches_of(options, pipeline)), 1):
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--width-of-pipelines", type=int, default=1)
+    parser.add_argument("--share", type=float)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     train(options)
