@@ -13,14 +13,17 @@ from memtide._pipeline_plan.plan import Plan, plan
 from memtide._pipeline_plan.search import Fixed
 from memtide.pipeline._measured_layers import measured_layers
 from memtide.pipeline._schedule import Schedule2BW
+from memtide.pipeline._thinned_messages import Largest, SentByStage
 
 __all__ = [
     "Devices",
     "Fixed",
+    "Largest",
     "Layer",
     "Plan",
     "Schedule2BW",
     "Seconds",
+    "SentByStage",
     "measured_layers",
     "modelled_layer",
     "plan",

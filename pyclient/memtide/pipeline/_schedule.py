@@ -12,6 +12,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.optim import Optimizer
 
 from memtide.errors import InvalidArgument
+from memtide.pipeline._thinned_messages import Largest, SentByStage, ThinnedMessages
 from memtide.pipeline._two_versions import TwoVersions
 
 # What the model takes, and what the loss compares with. Each rank uses what its stage needs.
@@ -44,12 +45,13 @@ class Schedule2BW(Schedule1F1B):
         *,
         scale_grads: bool = True,
         width: dist.ProcessGroup | None = None,
+        send: Largest | None = None,
     ) -> None:
         """`optimizer` has the parameters of this stage's module. While it steps, each has the
         gradient of one batch, so that a step pre-hook may clip it. A batch has `n_microbatches`, no
         less than there are stages. `scale_grads`: gradients are divided by that, as `loss_fn`
         returns means. `width`: the processes that have the same stage of other pipelines; gradients
-        are averaged over them.
+        are averaged over them. `send`: how much of tensors stages send each other; None: all.
         """
         if n_microbatches < stage.num_stages:
             raise InvalidArgument(
@@ -62,6 +64,11 @@ class Schedule2BW(Schedule1F1B):
         self._weights = TwoVersions(stage.submod)
         stage.submod = self._weights
         stage.has_backward = True
+        self._thinned: ThinnedMessages | None = None
+        if send is not None:
+            is_first = width is None or dist.get_rank(width) == 0
+            self._thinned = ThinnedMessages(stage, send, prints=is_first)
+        self._messages = stage if self._thinned is None else self._thinned
         self._in_flight: deque[tuple[_Piece, torch.Tensor | None]] = deque()
         self._losses: list[torch.Tensor] = []  # The last stage has those of the present batch.
         self._batches = 0  # That have been stepped.
@@ -70,6 +77,11 @@ class Schedule2BW(Schedule1F1B):
     def weight_bytes(self) -> int:
         """Bytes of the versions of this stage's parameters."""
         return self._weights.weight_bytes()
+
+    @property
+    def sent(self) -> SentByStage | None:
+        """What this stage has sent; None without `send`."""
+        return None if self._thinned is None else self._thinned.sent
 
     def run(self, batches: Iterable[Batch]) -> Iterator[torch.Tensor | None]:
         """Trains with all batches, and yields after each step: in the last stage the batch's mean
@@ -87,29 +99,29 @@ class Schedule2BW(Schedule1F1B):
         self._initialize_stage(piece.args, {}, piece.target)  # type: ignore[no-untyped-call]
         sends: list[dist.Work] = []
         while piece is not None and len(self._in_flight) < most:
-            _wait(_started(self._stage.get_fwd_recv_ops(piece.number)))
+            _wait(_started(self._messages.get_fwd_recv_ops(piece.number)))
             self._forward(piece)
             # Gloo's work must not be waited for twice. The last output is sent while the first
             # gradient is received.
             _wait(sends)
-            is_last = len(self._in_flight) == most
-            operations = self._stage.get_fwd_send_ops(piece.number)
-            sends = [] if is_last else _started(operations)
+            sends = []
+            if len(self._in_flight) < most:
+                sends = _started(self._messages.get_fwd_send_ops(piece.number))
             piece = next(pieces, None)
         yield from self._steady(piece, pieces)
 
     def _steady(
         self, piece: _Piece | None, pieces: Iterator[_Piece]
     ) -> Iterator[torch.Tensor | None]:
-        stage = self._stage
-        forward_sends = stage.get_fwd_send_ops(self._in_flight[-1][0].number)
+        messages = self._messages
+        forward_sends = messages.get_fwd_send_ops(self._in_flight[-1][0].number)
         while self._in_flight:
             done = self._in_flight[0][0]
-            _wait(_started(forward_sends + stage.get_bwd_recv_ops(done.number)))
+            _wait(_started(forward_sends + messages.get_bwd_recv_ops(done.number)))
             self._backward()
-            exchanged = stage.get_bwd_send_ops(done.number)
+            exchanged = messages.get_bwd_send_ops(done.number)
             if piece is not None:
-                exchanged = exchanged + stage.get_fwd_recv_ops(piece.number)
+                exchanged = exchanged + messages.get_fwd_recv_ops(piece.number)
             works = _started(exchanged)
             if done.number == self._n_microbatches - 1:
                 yield self._step()
@@ -117,7 +129,7 @@ class Schedule2BW(Schedule1F1B):
             forward_sends = []
             if piece is not None:
                 self._forward(piece)
-                forward_sends = stage.get_fwd_send_ops(piece.number)
+                forward_sends = messages.get_fwd_send_ops(piece.number)
                 piece = next(pieces, None)
 
     def _pieces(self, batches: Iterable[Batch]) -> Iterator[_Piece]:
@@ -134,6 +146,8 @@ class Schedule2BW(Schedule1F1B):
                 yield _Piece(number, n, split[n], targets[n])
 
     def _forward(self, piece: _Piece) -> None:
+        if self._thinned is not None:
+            self._thinned.unpack_fwd(piece.number)
         self._weights.read_for(piece.batch)
         output = self._stage.forward_one_chunk(
             piece.number, piece.args, {}, save_forward_output=False
@@ -145,6 +159,8 @@ class Schedule2BW(Schedule1F1B):
 
     def _backward(self) -> None:
         piece, loss = self._in_flight.popleft()
+        if self._thinned is not None:
+            self._thinned.unpack_bwd(piece.number)
         with self._weights.bound_for(piece.batch):
             self._stage.backward_one_chunk(piece.number, loss=loss)
         if loss is not None:
@@ -158,6 +174,8 @@ class Schedule2BW(Schedule1F1B):
         scale = self._n_microbatches if self.scale_grads else 1
         self._weights.step(self._optimizer, self._batches, scale, self._width)
         self._batches += 1
+        if self._thinned is not None:
+            self._thinned.sent.steps += 1
         losses, self._losses = self._losses, []
         return torch.stack(losses).mean() if losses else None
 

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import SCRIPTS, Cli
+from harness import Cli
 from memtide.errors import InvalidArgument
 from memtide.pipeline import Schedule2BW
-
-_STAGES = 4
+from pipeline_stages import STAGES, train
 
 
 def _results(cli: Cli, folder: Path, ranks: int, *arguments: str) -> list[dict[str, Any]]:
-    """What each rank, or stage if there is one process, has come to."""
-    result = folder / f"of{ranks}-"
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        f"--nproc-per-node={ranks}",
-    ]
-    cli.python(
-        *(launch if ranks > 1 else []), SCRIPTS / "pipelined.py", *arguments, RESULT=result
-    ).check()
-    files = (Path(f"{result}{number}") for number in range(max(ranks, _STAGES)))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return train(cli, folder, ranks, *arguments).results
 
 
 @pytest.mark.parametrize(
@@ -40,19 +25,19 @@ def test_a_pipeline_has_the_bits_of_delayed_gradients(
     micro_batches: str, batches: str, optimizer: str, cli: Cli, tmp_path: Path
 ) -> None:
     arguments = (micro_batches, batches, optimizer)
-    assert _results(cli, tmp_path, _STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
+    assert _results(cli, tmp_path, STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
 
 
 def test_what_is_computed_again_reads_the_version_of_its_batch(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("4", "4", "adamw", "recomputed")
-    assert _results(cli, tmp_path, _STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
+    arguments = ("4", "4", "adamw", "--recomputed")
+    assert _results(cli, tmp_path, STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
 
 
 def test_pipelines_beside_each_other_average_their_gradients(cli: Cli, tmp_path: Path) -> None:
     arguments = ("4", "3", "adamw")
     alone = _results(cli, tmp_path, 1, *arguments)
     # Both get the same batches, so that the mean of two gradients is one of them.
-    assert _results(cli, tmp_path, 2 * _STAGES, *arguments) == alone + alone
+    assert _results(cli, tmp_path, 2 * STAGES, *arguments) == alone + alone
 
 
 class _Stage:

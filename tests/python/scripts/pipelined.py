@@ -1,14 +1,15 @@
 """A pipeline of four stages with two versions of the weights: `pipelined.py MICRO_BATCHES BATCHES
-OPTIMIZER [recomputed]`. Without a launcher, one process applies the same delayed
-gradients to the same model.
+OPTIMIZER`. Without a launcher, one process applies the same delayed gradients to the same model.
 
-With `recomputed`, stages compute their forwards again in backward. Each stage's losses and weights
-go to RESULT and its number.
+With `--recomputed`, stages compute their forwards again in backward. With `--share`, only the
+largest elements travel between stages, and each rank prints its bytes. Each stage's losses and
+weights go to RESULT and its number.
 """
 
+import argparse
 import os
-import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,43 @@ class Recomputed(nn.Sequential):
         return y
 
 
-def stages() -> list[nn.Module]:
+class LargestOnly(torch.autograd.Function):
+    """What arrives in the next stage: zeros but for the largest elements, as do gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, options: argparse.Namespace) -> torch.Tensor:
+        chosen = x.reshape(-1).abs().topk(round(options.share * x.numel()), sorted=False).indices
+        ctx.chosen, ctx.share = chosen, options.gradient_share
+        y = torch.zeros_like(x)
+        y.view(-1)[chosen] = x.reshape(-1)[chosen]
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        chosen = ctx.chosen
+        if ctx.share is not None:
+            size = gradient.reshape(-1)[chosen].abs()
+            chosen = chosen[size.topk(round(ctx.share * gradient.numel()), sorted=False).indices]
+        back = torch.zeros_like(gradient)
+        back.view(-1)[chosen] = gradient.reshape(-1)[chosen]
+        return back, None
+
+
+class Link(nn.Module):
+    """Between two stages that are in one process."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = LargestOnly.apply(x, self.options)
+        return y
+
+
+def stages(options: argparse.Namespace) -> list[nn.Module]:
     torch.manual_seed(0)
-    kind = nn.Sequential if len(sys.argv) < 5 else Recomputed
+    kind = Recomputed if options.recomputed else nn.Sequential
 
     def block() -> list[nn.Module]:
         return [nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU()]
@@ -40,10 +75,10 @@ def stages() -> list[nn.Module]:
     ]
 
 
-def batches(count: int, micro_batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(options: argparse.Namespace) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        tokens = torch.randint(0, 32, (2 * micro_batches, 6), generator=generator)
+    for _ in range(options.batches):
+        tokens = torch.randint(0, 32, (2 * options.micro_batches, 6), generator=generator)
         yield tokens, (tokens * 5 + 3) % 32
 
 
@@ -57,7 +92,7 @@ def optimizer_of(name: str, module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=1e-2)
 
 
-def pipelined(micro_batches: int, count: int, name: str) -> None:
+def pipelined(options: argparse.Namespace) -> None:
     import memtide.pipeline
     from torch.distributed.pipelining import PipelineStage
 
@@ -69,41 +104,50 @@ def pipelined(micro_batches: int, count: int, name: str) -> None:
         dist.new_group(list(range(first, first + _STAGES))) for first in range(0, ranks, _STAGES)
     ]
     widths = [dist.new_group(list(range(n, ranks, _STAGES))) for n in range(_STAGES)]
-    module = stages()[number]
+    module = stages(options)[number]
     stage = PipelineStage(
         module, number, _STAGES, torch.device("cpu"), group=groups[rank // _STAGES]
     )
+    send = None
+    if options.share is not None:
+        send = memtide.pipeline.Largest(options.share, options.gradient_share)
     schedule = memtide.pipeline.Schedule2BW(
         stage,
-        optimizer_of(name, module),
-        micro_batches,
+        optimizer_of(options.optimizer, module),
+        options.micro_batches,
         loss_of,
         width=widths[number] if ranks > _STAGES else None,
+        send=send,
     )
     losses, bytes_seen = [], set()
-    for loss in schedule.run(batches(count, micro_batches)):
+    for loss in schedule.run(batches(options)):
         losses += [] if loss is None else [loss.item()]
         bytes_seen.add(schedule.weight_bytes)
     one_version = sum(parameter.nbytes for parameter in module.parameters())
     assert max(bytes_seen) == 2 * one_version, (bytes_seen, one_version)
+    if schedule.sent is not None:
+        # In one write, as all ranks have the same output.
+        print(f"{number} {schedule.sent.bytes} {schedule.sent.whole_bytes}\n", end="", flush=True)
     os.environ["RESULT"] += str(rank)
     finish(losses, module)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def by_one_process(micro_batches: int, count: int, name: str) -> None:
-    modules = stages()
-    versions = [{n: p.clone() for n, p in nn.Sequential(*modules).state_dict().items()}] * 2
-    model = nn.Sequential(*modules)
-    optimizers = [optimizer_of(name, module) for module in modules]
+def by_one_process(options: argparse.Namespace) -> None:
+    modules = stages(options)
+    parts = list(modules)
+    if options.share is not None:
+        parts = [part for module in modules for part in (module, Link(options))][:-1]
+    model = nn.Sequential(*parts)
+    versions = [{n: p.clone() for n, p in model.state_dict().items()}] * 2
+    optimizers = [optimizer_of(options.optimizer, module) for module in modules]
+    count = options.micro_batches
     losses = []
-    for inputs, target in batches(count, micro_batches):
+    for inputs, target in batches(options):
         newest = versions[-1]
         model.load_state_dict(versions[-2])
-        pieces = zip(
-            inputs.tensor_split(micro_batches), target.tensor_split(micro_batches), strict=True
-        )
+        pieces = zip(inputs.tensor_split(count), target.tensor_split(count), strict=True)
         seen = []
         for piece, wanted in pieces:
             loss = loss_of(model(piece), wanted)
@@ -112,7 +156,7 @@ def by_one_process(micro_batches: int, count: int, name: str) -> None:
         losses.append(torch.stack(seen).mean().item())
         model.load_state_dict(newest)
         for parameter in model.parameters():
-            parameter.grad.div_(micro_batches)
+            parameter.grad.div_(count)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -123,7 +167,18 @@ def by_one_process(micro_batches: int, count: int, name: str) -> None:
         finish(losses if number == _STAGES - 1 else [], module)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("micro_batches", type=int)
+    parser.add_argument("batches", type=int)
+    parser.add_argument("optimizer")
+    parser.add_argument("--recomputed", action="store_true")
+    parser.add_argument("--share", type=float)
+    parser.add_argument("--gradient-share", type=float)
     torch.set_num_threads(1)
     run = pipelined if "RANK" in os.environ else by_one_process
-    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

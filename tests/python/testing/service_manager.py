@@ -101,6 +101,8 @@ class ServiceManager:
             message, fds, _, _ = socket.recv_fds(self._socket, 4096, 16)
             if not message:
                 return
+            for fd in fds:  # Or each daemon would have them besides those that it is passed.
+                os.set_inheritable(fd, False)
             lines = dict(line.split("=", 1) for line in message.decode().splitlines())
             if "FDSTORE" in lines:
                 (self._stored[lines["FDNAME"]],) = fds
