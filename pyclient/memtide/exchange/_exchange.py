@@ -16,6 +16,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from memtide.errors import InvalidArgument
+from memtide.exchange._messages import SentBytes
 
 # DDP may change its buckets after the first step.
 _LEAST_EXACT_STEPS = 2
@@ -35,21 +36,18 @@ NewCodec = Callable[[GradBucket], Codec]
 
 
 @dataclass
-class Sent:
+class Sent(SentBytes):
     """Bytes that a rank has sent, and those of all-reduce, both as rings of N ranks send them:
     N - 1 times a message to gather it, and 2 (N - 1) / N of a gradient to reduce it."""
 
     exchange: str
-    steps: int = 0
-    bytes: int = 0
-    whole_bytes: int = 0
 
     def summary(self) -> str:
         """In a line."""
-        part = self.bytes / self.whole_bytes if self.whole_bytes else 1.0
         return (
             f"memtide.exchange.{self.exchange}: {self.bytes / 2**20:,.1f} MiB sent by each rank in "
-            f"{self.steps} steps, {part:.1%} of all-reduce's {self.whole_bytes / 2**20:,.1f} MiB"
+            f"{self.steps} steps, {self.part:.1%} of all-reduce's "
+            f"{self.whole_bytes / 2**20:,.1f} MiB"
         )
 
 

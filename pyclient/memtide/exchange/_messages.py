@@ -1,10 +1,25 @@
-"""Tensors in a message of bytes, one after the other."""
+"""Tensors in a message of bytes, one after the other, and counts of what is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+
+
+@dataclass(kw_only=True)
+class SentBytes:
+    """Bytes that a process has sent in some steps, and those that it would have sent whole."""
+
+    steps: int = 0
+    bytes: int = 0
+    whole_bytes: int = 0
+
+    @property
+    def part(self) -> float:
+        """The share that was sent."""
+        return self.bytes / self.whole_bytes if self.whole_bytes else 1.0
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
 from memtide.errors import InvalidArgument
-from memtide.exchange._messages import Reader, packed
+from memtide.exchange._messages import Reader, SentBytes, packed
 
 # What int32 can count.
 _MOST_SMALL_INDICES = 2**31
@@ -49,21 +49,17 @@ class Largest:
 
 
 @dataclass
-class SentByStage:
+class SentByStage(SentBytes):
     """Bytes that a stage has sent to both neighbours, and those of whole tensors."""
 
     stage: int
     stages: int
-    steps: int = 0
-    bytes: int = 0
-    whole_bytes: int = 0
 
     def summary(self) -> str:
         """In a line."""
-        part = self.bytes / self.whole_bytes if self.whole_bytes else 1.0
         return (
             f"memtide.pipeline: {self.bytes / 2**20:,.1f} MiB sent by stage {self.stage} of "
-            f"{self.stages} in {self.steps} steps, {part:.1%} of whole tensors' "
+            f"{self.stages} in {self.steps} steps, {self.part:.1%} of whole tensors' "
             f"{self.whole_bytes / 2**20:,.1f} MiB"
         )
 
