@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limited_cgroup import ENTER
-from node import LEASE_S, MIB, RESERVE, Node
-from sessions import Sessions
+from node import MIB, RESERVE, Node
+from sessions import LEASE_S, Sessions
 
 # A call of a session that behaves well takes no longer, with the load held to one CPU.
 BOUND_MS = 15_000
@@ -63,6 +63,8 @@ def _disturb(node: Node, sessions: Sessions, rng: random.Random, seconds: float)
             sessions.stop(process, 1.0, beyond_lease=False)
         else:
             sessions.stop(process, LEASE_S + 2, beyond_lease=True)
+    # Before the node is disturbed otherwise, which takes long: only run_for() resumes them in time.
+    sessions.resume_all()
 
 
 def _kill_daemon(node: Node, sessions: Sessions, rng: random.Random, seconds: float) -> None:

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from latency import quantile, since
-from sessions import Circumstances, Sessions, Slot, Tally
+from sessions import LEASE_S, Circumstances, Sessions, Slot, Tally
 
 _FULL = Circumstances("full disk", 1000, may_refuse=frozenset({"open"}))
 
@@ -25,16 +25,20 @@ class SessionsTest(unittest.TestCase):
         self.sessions = Sessions([self.slot], self.home, self.home, random.Random(1))
         self.sessions.circumstances = Circumstances("quiet", 1000)
 
-    def say(self, *lines: str, then: str = "exit 0", overslept: bool = False) -> Tally:
-        """Runs a process that says the lines, and returns what the test makes of them."""
-        self.sessions.tally = Tally()
-        text = "sleep 0.2\n" * overslept + "".join(f"echo '{line}'\n" for line in lines)
+    def start(self, script: str) -> None:
+        """Starts the only process."""
         program = self.home / "user_session"
-        program.write_text(f"#!/bin/sh\n{text}{then}\n")
+        program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o700)
         self.slot.start_at = 0.0
         self.sessions.run_for(0.01)
         self.slot.start_at = float("inf")
+
+    def say(self, *lines: str, then: str = "exit 0", overslept: bool = False) -> Tally:
+        """Runs a process that says the lines, and returns what the test makes of them."""
+        self.sessions.tally = Tally()
+        text = "sleep 0.2\n" * overslept + "".join(f"echo '{line}'\n" for line in lines)
+        self.start(f"{text}{then}")
         if self.slot.process is not None:
             self.slot.process.overslept = overslept
         deadline = time.monotonic() + 30
@@ -71,6 +75,18 @@ class SessionsTest(unittest.TestCase):
         self.assertEqual(sum(tally.permitted.values()), 1)
         self.assertEqual(tally.broken, [])
         self.assertIn("wrong bytes", self.say("wrong 7", then="exit 5", overslept=True).broken[0])
+
+    def test_a_process_that_went_on_too_late_may_have_lost_its_session(self) -> None:
+        self.start("exec sleep 60")
+        process = self.slot.process
+        assert process is not None
+        for late_s, overslept in ((0.0, False), (LEASE_S, True)):
+            self.sessions.stop(process, 0.0, beyond_lease=False)
+            process.stopped_at -= late_s
+            self.sessions.resume_all()
+            self.assertEqual((process.stopped_at, process.overslept), (0.0, overslept))
+        self.sessions.kill(process)
+        self.sessions.run_for(0.1)
 
     def test_a_call_beyond_the_bound_is_a_fault(self) -> None:
         tally = self.say("calls 7 1000 read")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from limited_cgroup import LimitedCgroup, NoCgroup, limited_cgroup
 from service_manager import ServiceManager
+from sessions import LEASE_S
 
 MIB = 1 << 20
 # An elastic share is guaranteed a part of what is free when its job opens. All fixed shares fit
@@ -22,7 +23,6 @@ MIB = 1 << 20
 HOST_POOL = 1408 * MIB
 SSD_POOL = 1408 * MIB
 DISK = SSD_POOL + 256 * MIB
-LEASE_S = 8.0
 # Memory of the cgroup beside the host pool; the daemon's own memory is a small part of it.
 BESIDE_POOL = 512 * MIB
 RESERVE = 128 * MIB

@@ -24,8 +24,8 @@ from pathlib import Path
 import faults
 from faults import Phase
 from latency import Buckets, quantile, since
-from node import LEASE_S, Baseline, Node, Usage, running_node, settled_usage
-from sessions import Circumstances, Sessions, Slot, Tally
+from node import Baseline, Node, Usage, running_node, settled_usage
+from sessions import LEASE_S, Circumstances, Sessions, Slot, Tally
 
 FIRST_UID, GROUP_ID = 61001, 61000
 USERS, HOSTILE_USERS = 6, 2
@@ -225,6 +225,9 @@ def main() -> int:
     # Sessions inherit this. The daemon does not: see Node.start.
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})
+    # Otherwise 50 processes on this CPU make the test late, and it stops them for longer than it
+    # means to.
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
     rng = random.Random(arguments.seed)
     replay = f"tools/load --minutes {arguments.minutes:g} --seed {arguments.seed}"
     print(f"{replay}: leases of {LEASE_S:.0f} s, the load on CPU {min(cpus)}", flush=True)

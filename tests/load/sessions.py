@@ -28,8 +28,11 @@ _NAMES = {
     15: "DATA_LOSS",
     16: "UNAUTHENTICATED",
 }
+LEASE_S = 8.0  # A session ends that is not renewed for that long.
 _LOST = ("UNAVAILABLE", "UNAUTHENTICATED")
 _END_S = 20.0
+# A session renews after each third of its lease, so that a shorter stop cannot end it.
+_LONG_STOP_S = LEASE_S / 2
 _TIME_TO_LIVE_S = 12.0  # kTimeToLiveS of user_session.cc.
 # Exit statuses of the programs.
 _SESSION_LOST, _REFUSED, _HAS_READ_OTHER_BYTES = 3, 4, 5
@@ -88,8 +91,12 @@ class Process:
         self.overslept = False
         self.found_step = False
         self._partial = b""
+        # The test itself goes before the load.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ["nice", "-n", str(-os.getpriority(os.PRIO_PROCESS, 0)), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         assert self._process.stdout is not None
         self.output = self._process.stdout
@@ -157,8 +164,17 @@ class Sessions:
         process.signal(signal.SIGSTOP)
 
     def resume(self, process: Process) -> None:
-        process.stopped_at, process.last_resumed = 0.0, time.monotonic()
+        now = time.monotonic()
+        # This test may have had no CPU for longer than it meant to stop the process.
+        process.overslept = process.overslept or now - process.stopped_at > _LONG_STOP_S
+        process.stopped_at, process.last_resumed = 0.0, now
         process.signal(signal.SIGCONT)
+
+    def resume_all(self) -> None:
+        """Lets all stopped processes go on at once."""
+        for slot in self.slots:
+            if slot.process and slot.process.stopped_at:
+                self.resume(slot.process)
 
     def kill(self, process: Process) -> None:
         process.killed = True
@@ -167,11 +183,10 @@ class Sessions:
     def end_all(self) -> None:
         """Lets all sessions end. Those that behave well do so within a bound."""
         deadline = time.monotonic() + _END_S
+        self.resume_all()
         for slot in self.slots:
             slot.start_at = float("inf")
             if slot.process:
-                if slot.process.stopped_at:
-                    self.resume(slot.process)
                 slot.process.signal(signal.SIGTERM)
                 slot.process.signal(signal.SIGCONT)
         while any(slot.process for slot in self.slots):
