@@ -26,7 +26,9 @@ class WorkQueue {
  public:
   struct Options {
     size_t threads = 1;
-    int nice = 0;           // Added to the process's nice value: higher is a lower priority.
+    // The threads' own nice value; higher is a lower priority. What answers calls may be more urgent,
+    // as the process is (deploy/systemd/memtided.service).
+    int nice = 0;
     std::vector<int> cpus;  // Where the threads run. Empty: anywhere.
     // Whether Finish() drops the tasks and pieces that have not begun, instead of running them.
     bool drops_rest = false;

@@ -226,7 +226,7 @@ def main() -> int:
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})
     # Otherwise 50 processes on this CPU make the test late, and it stops them for longer than it
-    # means to.
+    # means to. The daemon inherits it: its unit says the same (deploy/systemd/memtided.service).
     os.setpriority(os.PRIO_PROCESS, 0, -10)
     rng = random.Random(arguments.seed)
     replay = f"tools/load --minutes {arguments.minutes:g} --seed {arguments.seed}"
