@@ -149,6 +149,8 @@ TEST(SharesTest, AnOpenThatGetsNothingIsRefusedInTime) {
   const CallId open = node.BeginOpen();
   for (int i = 0; i < 11; ++i) node.Wait(std::chrono::seconds(1));
   EXPECT_EQ(node.CodeOf(open), StatusCode::kResourceExhausted);
+  const std::string message(node.ReplyTo(open).status.message());
+  EXPECT_NE(message.find("other jobs did not give enough back in 10 s"), message.npos) << message;
 }
 
 TEST(SharesTest, ASizeThatIsAskedForIsCededToo) {

@@ -12,9 +12,17 @@ namespace memtide {
 
 namespace {
 
-// The longest that an Open waits for the memory of jobs that are ending. GPU memory is free when
-// the last process that mapped it is gone, which takes the driver up to seconds.
-constexpr Duration kEndingPatience = std::chrono::seconds(10);
+// The longest that an Open waits for the memory of jobs that are ending, or that others have to
+// give back. GPU memory is free when the last process that mapped it is gone, which takes the
+// driver up to seconds.
+constexpr std::chrono::seconds kEndingPatience(10);
+
+// The Open has waited for its deadline.
+absl::Status GaveNothingBack(const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; other jobs did not give enough back in ",
+                                   kEndingPatience.count(), " s: try again later"));
+}
 
 std::string RanksText(uint32_t ranks) {
   return ranks == 0 ? "a single process" : absl::StrCat(ranks, " ranks");
@@ -168,7 +176,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     // Memory that other jobs are to give back may have to be written first.
     if (!in_time && writes_.waiting() > 0)
       return Refuse(event.call, AwaitsBudget("memory for a job"));
-    if (!in_time) return Refuse(event.call, status);
+    if (!in_time) return Refuse(event.call, GaveNothingBack(status));
     session.opening = true;
     opens_.push_back({open, deadline});
     if (ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
