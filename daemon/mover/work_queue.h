@@ -26,8 +26,8 @@ class WorkQueue {
  public:
   struct Options {
     size_t threads = 1;
-    // The threads' own nice value; higher is a lower priority. What answers calls may be more urgent,
-    // as the process is (deploy/systemd/memtided.service).
+    // The threads' own nice value; higher is a lower priority. The process, whose other threads
+    // answer calls, may be more urgent (deploy/systemd/memtided.service).
     int nice = 0;
     std::vector<int> cpus;  // Where the threads run. Empty: anywhere.
     // Whether Finish() drops the tasks and pieces that have not begun, instead of running them.
