@@ -301,6 +301,15 @@ class Runtime:
             if parameter in self.scope:
                 adopt_state_of(self.manager, parameter, state)
 
+    def train_stage(self, *, alone: bool) -> None:
+        """This rank trains one stage of a model, and that others differ is not said. `alone`: none
+        has the same stage, so that ranks need not be compared."""
+        calls = self.offloaded.calls
+        if calls.ranks is not None:
+            calls.ranks.on_difference = lambda _batch, _contents, _difference: None
+        if alone:
+            calls.ranks = None
+
     def adopt_apart(self, parameter: torch.Tensor, row: int) -> None:
         """Moves a parameter into chunks that have those of the same `row` only, 1 or 2, and none of
         a model's own."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.optim import Optimizer
 
+from memtide._torch_hooks import runtime as runtimes
 from memtide.errors import InvalidArgument, Unavailable
 from memtide.pipeline._not_finite import NotFinite
 from memtide.pipeline._thinned_messages import Largest, SentByStage, ThinnedMessages
@@ -63,6 +64,8 @@ class Schedule2BW(Schedule1F1B):
                 "new version of a batch would come after the batch that needs it"
             )
         super().__init__(stage, n_microbatches, loss_fn, scale_grads=scale_grads)
+        if (runtime := runtimes.current()) is not None:
+            runtime.train_stage(alone=width is None)
         self._optimizer = optimizer
         self._width = width
         self._weights = TwoVersions(stage.submod, recompute=recompute)
