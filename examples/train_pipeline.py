@@ -5,9 +5,13 @@ between batches (PipeDream-2BW).
 
 With `--width-of-pipelines 2`, eight processes are two pipelines beside each other, and average
 their gradients. With `--plan`, memtide.pipeline.plan cuts the stages by what each block takes on
-this machine, instead of into equally many blocks. With `--share 0.1`, stages send each other the
-largest tenth of the elements of their activations. Without `memtide run` everything is in ordinary
-memory, with the same losses.
+this machine, instead of into equally many blocks, and chooses whether stages compute their forwards
+again in backward. With `--share 0.1`, stages send each other the largest tenth of the elements of
+their activations. Without `memtide run` everything is in ordinary memory, with the same losses.
+
+    memtide run --job gpt torchrun --nproc-per-node 4 --max-restarts 3 examples/train_pipeline.py
+
+When a stage dies, all of them go on from the last step that was committed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
+import memtide
 import memtide.pipeline
 import torch
 import torch.distributed as dist
@@ -57,16 +63,18 @@ def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def planned_cuts(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> Sequence[int]:
-    """The first block of each stage, and the number of blocks, by a plan that rank 0 makes for all
-    ranks, and prints."""
-    cuts: list[Sequence[int]] = [[]]
+def planned(
+    options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int
+) -> tuple[Sequence[int], bool]:
+    """The first block of each stage, and the number of blocks; and whether stages compute their
+    forwards again. Rank 0 makes the plan for all ranks, and prints it."""
+    chosen: list[tuple[Sequence[int], bool]] = [((), False)]
     if dist.get_rank() == 0:
         found = plan(options, gpt, stages)
         print(f"plan: {found}", flush=True)
-        cuts = [found.cuts]
-    dist.broadcast_object_list(cuts)
-    return cuts[0]
+        chosen = [(found.cuts, found.shape.recompute)]
+    dist.broadcast_object_list(chosen)
+    return chosen[0]
 
 
 def plan(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> memtide.pipeline.Plan:
@@ -74,12 +82,12 @@ def plan(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> memtid
     blocks = nn.Sequential(*(Stage(gpt, n, n + 1) for n in range(len(gpt.blocks))))
     inputs = torch.zeros(options.batch, options.context, dtype=torch.long)
     ranks = dist.get_world_size()
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks
     return memtide.pipeline.plan(
         memtide.pipeline.measured_layers(blocks, inputs),
         memtide.pipeline.Devices(
             count=ranks,
-            memory=f"{memory_bytes // ranks}B",
+            memory=options.memory or f"{memory_bytes}B",
             per_server=ranks,
             inside=LOOPBACK,
             across=LOOPBACK,
@@ -90,19 +98,19 @@ def plan(options: argparse.Namespace, gpt: train_gpt.Gpt, stages: int) -> memtid
             width=options.width_of_pipelines,
             depth=stages,
             micro_batch=options.batch // options.micro_batches,
-            recompute=False,
         ),
     )
 
 
-def stage_of(options: argparse.Namespace, number: int, stages: int) -> Stage:
-    """One stage. The rest of the GPT is freed on return."""
+def stage_of(options: argparse.Namespace, number: int, stages: int) -> tuple[Stage, bool]:
+    """One stage, and whether it computes its forward again in backward. The rest of the GPT is
+    freed on return."""
     gpt = train_gpt.Gpt(options.layers, options.width, options.context)
+    cuts: Sequence[int] = [n * options.layers // stages for n in range(stages + 1)]
+    recompute = False
     if options.plan:
-        cuts = planned_cuts(options, gpt, stages)
-    else:
-        cuts = [n * options.layers // stages for n in range(stages + 1)]
-    return Stage(gpt, cuts[number], cuts[number + 1])
+        cuts, recompute = planned(options, gpt, stages)
+    return Stage(gpt, cuts[number], cuts[number + 1]), recompute
 
 
 def batches_of(
@@ -126,7 +134,7 @@ def train(options: argparse.Namespace) -> None:
     ]
     widths = [dist.new_group(list(range(n, ranks, stages))) for n in range(stages)]
     torch.manual_seed(options.seed)
-    module = stage_of(options, number, stages)
+    module, recompute = stage_of(options, number, stages)
     schedule = memtide.pipeline.Schedule2BW(
         PipelineStage(module, number, stages, torch.device("cpu"), group=pipelines[pipeline]),
         torch.optim.AdamW(module.parameters(), lr=3e-4),
@@ -134,12 +142,15 @@ def train(options: argparse.Namespace) -> None:
         loss_of,
         width=widths[number] if options.width_of_pipelines > 1 else None,
         send=None if options.share is None else memtide.pipeline.Largest(options.share),
+        recompute=recompute,
     )
+    first = memtide.resumed_step()  # 0, unless a job is resumed.
+    batches = islice(batches_of(options, pipeline), first, None)
     began = time.perf_counter()
-    for step, loss in enumerate(schedule.run(batches_of(options, pipeline)), 1):
+    for step, loss in enumerate(schedule.run(batches), first + 1):
         if loss is not None and pipeline == 0:
-            seconds = time.perf_counter() - began
-            print(f"step {step:4d}  loss {loss.item():.4f}  {seconds / step:.2f} s", flush=True)
+            seconds = (time.perf_counter() - began) / (step - first)
+            print(f"step {step:4d}  loss {loss.item():.4f}  {seconds:.2f} s", flush=True)
 
 
 def main() -> None:
@@ -153,6 +164,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--width-of-pipelines", type=int, default=1)
     parser.add_argument("--plan", action="store_true", help="cut the stages by measured times")
+    parser.add_argument("--memory", help="of each process, for the plan; an equal part by default")
     parser.add_argument("--share", type=float)
     options = parser.parse_args()
     dist.init_process_group("gloo")

@@ -11,11 +11,11 @@ import re
 LAYERS = (
     ("__main__",),
     ("_cli", "_metrics"),
-    ("_launch", "_api"),
+    ("_launch", "_api", "pipeline"),
     ("_torch_hooks",),
     ("_activations",),
     ("_resume",),
-    ("_plot", "_optimizer_step", "pipeline"),
+    ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),
     ("_node", "optim", "_checkpoint", "_sharing", "exchange"),
     ("_memory",),

@@ -160,7 +160,9 @@ class OffloadedSteps:
             raise
         self._undo_here = Undo()
         if self._has_ranks and not self._is_committed:
-            self._commit(None, {}, with_all_ranks=True)
+            # Counts as a step: the batch is not to be trained with again, as other ranks' are not.
+            self._commit(self._stepping, {}, with_all_ranks=True)
+            self.on_committed(self._stepping)
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
             if self.steps == _LOOKS_FOR_EQUALS:

@@ -21,6 +21,8 @@ class SaysDifference:
         self.differences = 0  # Parts.
 
     def __call__(self, batch: Batch, contents: PartContents, difference: PartDifference) -> None:
+        if not batch.parts:
+            return  # It copies what no optimizer steps, such as a stage's older version.
         self.differences += 1
         if self.differences > 1:
             return

@@ -22,8 +22,8 @@ from memtide._activations.activations import Activations
 from memtide._activations.budget import UNLIMITED_BYTES, Budget
 from memtide._activations.choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
-from memtide._capi.client import Client
-from memtide._memory.adoption import adopt_state_of
+from memtide._capi.client import Client, Kind
+from memtide._memory.adoption import adopt, adopt_state_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
@@ -301,6 +301,20 @@ class Runtime:
             if parameter in self.scope:
                 adopt_state_of(self.manager, parameter, state)
 
+    def train_stage(self, *, alone: bool) -> None:
+        """This rank trains one stage of a model, and that others differ is not said. `alone`: none
+        has the same stage, so that ranks need not be compared."""
+        calls = self.offloaded.calls
+        if calls.ranks is not None:
+            calls.ranks.on_difference = lambda _batch, _contents, _difference: None
+        if alone:
+            calls.ranks = None
+
+    def adopt_apart(self, parameter: torch.Tensor, row: int) -> None:
+        """Moves a parameter into chunks that have those of the same `row` only, 1 or 2, and none of
+        a model's own."""
+        adopt(self.manager, parameter, Kind.PARAMETER, row)
+
     def stepped_optimizers(self) -> list[Optimizer]:
         """Those of the script's optimizers that have made a step."""
         return list(self._stepped)
@@ -346,6 +360,11 @@ class Runtime:
         """The nodes of a named job have agreed on what it goes on from. REQUIRES: keep_steps()."""
         assert self._resumed_job is not None
         self._resumed_job.go_on_from(exchange)
+
+    @property
+    def commits_steps(self) -> bool:
+        """Whether each step is committed with a step manifest: `keep_steps` was called."""
+        return self._resumed_job is not None
 
     def keep_budget(self, budget: Budget, say: Callable[[str], None] = lambda _: None) -> None:
         """Counts what is kept here, and what chunks leave on the device, in `budget`, and plans

@@ -62,6 +62,18 @@ def test_other_work_is_named_before_what_is_read(capsys: pytest.CaptureFixture[s
     )
 
 
+def test_a_difference_in_what_is_only_copied_is_no_other_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    batch, geometry = batch_at(_BASE, adam_options())
+    copied = Batch(copies=[(_BASE, _BASE + 64)])
+    says = SaysDifference(0, geometry, _name)
+    says(copied, contents_of(copied, geometry), PartDifference(1, False, (0,)))
+    assert (says.differences, capsys.readouterr().err) == (0, "")
+    says(batch, contents_of(batch, geometry), PartDifference(1, True, ()))
+    assert "head.weight differ" in capsys.readouterr().err
+
+
 def test_bytes_that_no_parameter_has_are_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     batch, geometry = batch_at(_BASE, adam_options())
     far = geometry.chunk(9)[0]

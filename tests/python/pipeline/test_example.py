@@ -53,7 +53,7 @@ def test_the_example_learns_the_same_under_memtide(
     assert 2 * 4 * 12 * 128**2 * 4 <= host_bytes < 2 * 2 * 4 * 12 * 128**2 * 4
 
 
-_FIRST_BLOCK_IS_SLOW = """
+_PLANNED = """
 import dataclasses
 import sys
 
@@ -67,7 +67,14 @@ measured_layers = memtide.pipeline.measured_layers
 
 def measured(blocks, inputs):
     first, *others = measured_layers(blocks, inputs)
-    return [dataclasses.replace(first, forward=memtide.pipeline.Seconds(1.0)), *others]
+    first = dataclasses.replace(first, forward=memtide.pipeline.Seconds(1.0))
+    return [dataclasses.replace(each, activation_bytes=2**30) for each in (first, *others)]
+
+
+class Schedule(memtide.pipeline.Schedule2BW):
+    def __init__(self, *arguments, recompute, **options):
+        super().__init__(*arguments, recompute=recompute, **options)
+        print(f"recompute: {recompute}", flush=True)
 
 
 class Stage(train_pipeline.Stage):
@@ -77,22 +84,34 @@ class Stage(train_pipeline.Stage):
 
 
 memtide.pipeline.measured_layers = measured
+memtide.pipeline.Schedule2BW = Schedule
 train_pipeline.Stage = Stage
 train_pipeline.main()
 """
 
 
-def test_a_plan_cuts_the_stages_and_the_losses_stay(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("memory", "shape", "recomputed"),
+    [
+        # The first block is slow.
+        ("100GiB", "(1+3 layers), 4 micro-batches of 2:", False),
+        # Two micro-batches of two blocks do not fit, nor does one of three.
+        ("5GiB", "(2+2 layers), 4 micro-batches of 2, recomputed:", True),
+    ],
+)
+def test_a_plan_is_applied_and_the_losses_stay(
+    memory: str, shape: str, recomputed: bool, cli: Cli, tmp_path: Path
+) -> None:
     examples = REPOSITORY / "examples"
     script = tmp_path / "script.py"
-    script.write_text(
-        _FIRST_BLOCK_IS_SLOW.replace("EXAMPLES", repr(str(examples))), encoding="utf-8"
-    )
+    script.write_text(_PLANNED.replace("EXAMPLES", repr(str(examples))), encoding="utf-8")
     run = ["-m", "torch.distributed.run", *_TORCHRUN, "--nproc-per-node=2"]
     equal = cli.python(*run, examples / "train_pipeline.py", *_MODEL).check()
-    planned = cli.python(*run, script, *_MODEL, "--plan").check()
-    assert "plan: 2bw, width 1 x depth 2 (1+3 layers), 4 micro-batches of 2:" in planned.out
-    assert "blocks 1 to 4\n" in planned.out
+    planned = cli.python(*run, script, *_MODEL, "--plan", f"--memory={memory}").check()
+    assert f"plan: 2bw, width 1 x depth 2 {shape}" in planned.out
+    first = 2 if recomputed else 1
+    assert f"blocks {first} to 4\n" in planned.out
+    assert planned.out.count(f"recompute: {recomputed}\n") == 2
     assert _losses(planned.out) == _losses(equal.out)
 
 
@@ -101,7 +120,7 @@ def test_the_functions_of_the_documents_train(cli: Cli, tmp_path: Path) -> None:
     blocks = _BLOCK.findall(page)
     script = tmp_path / "script.py"
     script.write_text(
-        blocks[0] + "\n\n" + blocks[2] + """
+        "\n\n".join([blocks[0], blocks[2], blocks[3]]) + """
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -111,6 +130,7 @@ train(torch.nn.Linear(8, 8), torch.nn.functional.mse_loss, [batch] * 4)
 blocks = torch.nn.Linear(8, 8)
 stage = PipelineStage(blocks, dist.get_rank(), 2, torch.device("cpu"))
 optimizer = torch.optim.AdamW(blocks.parameters())
+skip_what_is_not_finite(optimizer)
 schedule = thin_schedule(stage, optimizer, torch.nn.functional.mse_loss)
 for loss in schedule.run([batch] * 4):
     if loss is not None:

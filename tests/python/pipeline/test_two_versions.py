@@ -28,8 +28,11 @@ def test_a_pipeline_has_the_bits_of_delayed_gradients(
     assert _results(cli, tmp_path, STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
 
 
-def test_what_is_computed_again_reads_the_version_of_its_batch(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("4", "4", "adamw", "--recomputed")
+@pytest.mark.parametrize("by", ["--recomputed", "--recompute"])
+def test_what_is_computed_again_reads_the_version_of_its_batch(
+    by: str, cli: Cli, tmp_path: Path
+) -> None:
+    arguments = ("4", "4", "adamw", by)
     assert _results(cli, tmp_path, STAGES, *arguments) == _results(cli, tmp_path, 1, *arguments)
 
 

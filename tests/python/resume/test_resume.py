@@ -322,7 +322,7 @@ def test_each_step_of_a_rank_is_one_commit_with_all_ranks(client: FakeClient) ->
     optimizer.zero_grad()
     optimizer.step()
     assert client.commits_with_all_ranks == 3
-    assert manifest_of(client).steps == 2
+    assert manifest_of(client).steps == 3
     later = range(client.begun_parts + 1, client.begun_parts + 100)
     client.fail_part.update(dict.fromkeys(later, ResourceExhausted("full")))
     train(model, optimizer, range(2, 4))

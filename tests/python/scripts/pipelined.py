@@ -1,14 +1,16 @@
 """A pipeline of four stages with two versions of the weights: `pipelined.py MICRO_BATCHES BATCHES
 OPTIMIZER`. Without a launcher, one process applies the same delayed gradients to the same model.
 
-With `--recomputed`, stages compute their forwards again in backward. With `--share`, only the
-largest elements travel between stages, and each rank prints its bytes. Each stage's losses and
-weights go to RESULT and its number.
+With `--recomputed`, stages compute their forwards again in backward, and with `--recompute` the
+schedule has them do so. With `--share`, only the largest elements travel between stages, and each
+rank prints its bytes. `--spoil 1:2:output` makes the output of stage 1 NaN in batch 2, and
+`gradient` that output's gradient; `error` raises there. With `--skip`, a step is skipped in all
+stages if any gradient is not finite. Each stage's losses and weights go to RESULT and its number.
 """
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -60,6 +62,34 @@ class Link(nn.Module):
         return y
 
 
+class Spoiled(nn.Module):
+    """A stage whose result is NaN in one batch, or the gradient of that."""
+
+    def __init__(self, module: nn.Module, batch: int, what: str, micro_batches: int) -> None:
+        super().__init__()
+        self.module, self.what = module, what
+        # Torch computes one micro-batch more in each rank, from which it infers shapes.
+        self.calls = -1 if "RANK" in os.environ else 0
+        self.spoiled = range(batch * micro_batches, (batch + 1) * micro_batches)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.module(x)
+        if self.calls in self.spoiled:
+            if self.what == "error":
+                raise ArithmeticError("the stage has no result")
+            if self.what == "output":
+                y = y * float("nan")
+            else:
+                y.register_hook(lambda gradient: gradient * float("inf"))
+        self.calls += 1
+        return y
+
+
+def is_finite(modules: Iterable[nn.Module]) -> bool:
+    gradients = (p.grad for module in modules for p in module.parameters())
+    return all(bool(g.isfinite().all()) for g in gradients if g is not None)
+
+
 def stages(options: argparse.Namespace) -> list[nn.Module]:
     torch.manual_seed(0)
     kind = Recomputed if options.recomputed else nn.Sequential
@@ -67,12 +97,17 @@ def stages(options: argparse.Namespace) -> list[nn.Module]:
     def block() -> list[nn.Module]:
         return [nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU()]
 
-    return [
+    made: list[nn.Module] = [
         nn.Sequential(nn.Embedding(32, _WIDTH), *block(), nn.Linear(4 * _WIDTH, _WIDTH)),
         kind(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
         kind(*block(), nn.Linear(4 * _WIDTH, _WIDTH)),
         nn.Sequential(nn.Linear(_WIDTH, 32)),
     ]
+    if "spoil" in options and options.spoil is not None:
+        number, batch, what = options.spoil.split(":")
+        stage = int(number)
+        made[stage] = Spoiled(made[stage], int(batch), what, options.micro_batches)
+    return made
 
 
 def batches(options: argparse.Namespace) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -96,8 +131,9 @@ def pipelined(options: argparse.Namespace) -> None:
     import memtide.pipeline
     from torch.distributed.pipelining import PipelineStage
 
-    dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    meeting = os.environ.get("MEETING")  # Where no launcher has said it.
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     # Several pipelines beside each other: rank r has stage r % 4.
     number = rank % _STAGES
     groups = [
@@ -111,13 +147,24 @@ def pipelined(options: argparse.Namespace) -> None:
     send = None
     if options.share is not None:
         send = memtide.pipeline.Largest(options.share, options.gradient_share)
+    optimizer = optimizer_of(options.optimizer, module)
+
+    def skip(*_: Any) -> None:
+        wrong = torch.tensor(0.0 if is_finite([module]) else 1.0)
+        dist.all_reduce(wrong)
+        if wrong:
+            optimizer.zero_grad()
+
+    if options.skip:
+        optimizer.register_step_pre_hook(skip)
     schedule = memtide.pipeline.Schedule2BW(
         stage,
-        optimizer_of(options.optimizer, module),
+        optimizer,
         options.micro_batches,
         loss_of,
         width=widths[number] if ranks > _STAGES else None,
         send=send,
+        recompute=options.recompute,
     )
     losses, bytes_seen = [], set()
     for loss in schedule.run(batches(options)):
@@ -157,8 +204,10 @@ def by_one_process(options: argparse.Namespace) -> None:
         model.load_state_dict(newest)
         for parameter in model.parameters():
             parameter.grad.div_(count)
+        is_skipped = options.skip and not is_finite(modules)
         for optimizer in optimizers:
-            optimizer.step()
+            if not is_skipped:
+                optimizer.step()
             optimizer.zero_grad()
         versions = [newest, {n: p.clone() for n, p in model.state_dict().items()}]
     result = os.environ["RESULT"]
@@ -173,6 +222,9 @@ def main() -> None:
     parser.add_argument("batches", type=int)
     parser.add_argument("optimizer")
     parser.add_argument("--recomputed", action="store_true")
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--spoil")
+    parser.add_argument("--skip", action="store_true")
     parser.add_argument("--share", type=float)
     parser.add_argument("--gradient-share", type=float)
     torch.set_num_threads(1)
