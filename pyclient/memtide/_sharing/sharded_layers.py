@@ -23,8 +23,8 @@ from memtide._sharing.live_modules import live_modules
 from memtide.errors import FailedPrecondition
 
 Own = Mapping[nn.Parameter, nn.Parameter]  # By a shared parameter, the one that a layer now has.
-_OF_STATES = ("_fsdp_param_groups", "_modules", "_auto_reshard_after_forward", "_state_ctx")
-_OF_PARAMETERS = ("_module_info", "_post_load_hook_handle", "_orig_param_uid", "all_gather_outputs")
+_OF_STATES = ("_modules", "_auto_reshard_after_forward", "_state_ctx")
+_OF_PARAMETERS = ("_post_load_hook_handle", "_orig_param_uid", "all_gather_outputs")
 
 
 def are_sharded(layers: Sequence[nn.Module]) -> bool:
@@ -51,11 +51,12 @@ def states_of(layers: Sequence[nn.Module]) -> list[Any]:
         if not issubclass(type(module), FSDPModule):
             continue
         state: Any = module._get_fsdp_state()  # type: ignore[operator]
-        _check_known(state, _OF_STATES)
+        _check_known(state, ("_fsdp_param_groups",))
         parameters = [p for group in state._fsdp_param_groups for p in group.fsdp_params]
-        for parameter in parameters:
-            _check_known(parameter, _OF_PARAMETERS)
         if any(id(p._module_info.module) in inside for p in parameters):
+            _check_known(state, _OF_STATES)
+            for parameter in parameters:
+                _check_known(parameter, _OF_PARAMETERS)
             _check_reduced(state)
             module.reshard()  # type: ignore[operator]
             if state not in states:
@@ -190,8 +191,6 @@ def _split(
         for group, parameters in zip(one._fsdp_param_groups, parted, strict=True):
             _settle(group, [of_layers[number] for of_layers in parameters], own_modules)
         one._modules_to_run_forward = set()
-        one._states_to_forward_prefetch = list(state._states_to_forward_prefetch)
-        one._states_to_backward_prefetch = list(state._states_to_backward_prefetch)
         if one._is_root is None:  # Before the first forward pass, each has contexts of its own.
             one._state_ctx, one._comm_ctx = type(one._state_ctx)(), type(one._comm_ctx)()
         for module in own_modules:
