@@ -3,10 +3,12 @@
 FSDP has a group of parameters for each of its calls: it gathers them together, and reduces their
 gradients together. Layers that share are in one group, either that of `fully_shard([*layers])` or
 that of a module around the layers. When they are delinked, the former becomes a group for each
-layer, as if each had been sharded by a call of its own; the latter gets the new parameters.
+layer, as if each had been sharded by a call of its own; the latter gets the new parameters. Groups
+of each layer with the same parameters in all would gather and reduce them once for each layer; one
+module in the place of all would leave none of them its own buffers and names.
 
 No public name reaches FSDP's groups. Copies of them have all that a script has set, such as a
-divisor of gradients. They are FSDP's as of torch 2.12; with another one, delinking is refused.
+divisor of gradients. Groups are built as in torch 2.12; where they are not, delinking is refused.
 Functions are called by the thread that trains, between a step and the next forward pass.
 """
 

@@ -78,6 +78,7 @@ class SharedLayers:
         """A script calls fully_shard. Returns the modules to shard together instead: for a part of
         a layer, that of all layers, whose parameters it has; none if that has been done."""
         with _ending_the_process():
+            # To find layers may take some tenths of a second, and there are many calls.
             if not any(self._place_of(module) for module in modules):
                 self._share({p for module in modules for p in module.parameters()})
             return [each for module in modules for each in self._together(module, options)]

@@ -103,6 +103,14 @@ def check_checkpoint(model: Model) -> None:
     model.train()
 
 
+def check_nothing_moved(model: Model) -> None:
+    """Shards of all layers, padded or not, are in the memory of one until they are written."""
+    weights = [block.mix[0].weight for block in model.blocks]
+    # `data_ptr` would count as a write.
+    if len({torch._C._data_address(weight._local_tensor) for weight in weights}) > 1:
+        raise SystemExit("a shard has been copied")
+
+
 def train(rank: int, kind: str, sharing: str | None) -> None:
     torch.manual_seed(3)
     model = Model()
@@ -129,6 +137,7 @@ def train(rank: int, kind: str, sharing: str | None) -> None:
                 model, optimizer = with_copies(model, optimizer, kind)
             elif sharing == "calls":
                 memtide.delink(list(model.blocks), optimizer)
+                check_nothing_moved(model)
         losses.append(loss.item())
         check_checkpoint(model)
     # The optimizer has shards also where FSDP has left the model's parameters whole.
