@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from memtide._resume.nodes import Exchange
     from memtide._torch_hooks.runtime import Runtime
+    from memtide._torch_hooks.shared_layers import SharedLayers
 
 _runtime: Runtime | None = None
 
@@ -112,6 +113,12 @@ def end() -> bool:
     _runtime.client.close()
     _runtime = None
     return True
+
+
+def shared_layers() -> SharedLayers | None:
+    """The layers that share by the options of the run; None: none do, or the script has no
+    parameter yet."""
+    return _runtime.shared_layers if _runtime is not None else None
 
 
 def is_in_chunks() -> Callable[[torch.Tensor], bool] | None:

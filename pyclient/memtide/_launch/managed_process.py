@@ -14,6 +14,7 @@ from memtide._activations.budget import Budget, budget_of
 from memtide._launch import (
     deferred_start,
     forked,
+    fully_sharded,
     larger_pool,
     pool_advice,
     process_group,
@@ -82,6 +83,8 @@ class Managed:
         self._run = run or self._announced()
         os.register_at_fork(after_in_child=self._forked)
         spawned_ranks.watch(self.start_ranks)
+        if options.sharing is not None:
+            fully_sharded.watch()
         if not request.job_name:
             process_group.watch(self._join_ranks)
         if not self._is_first:

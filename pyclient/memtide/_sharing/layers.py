@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from memtide._sharing import sharded_layers
 from memtide._sharing.live_modules import check_untied
 from memtide.errors import FailedPrecondition, InvalidArgument
 
@@ -27,11 +28,17 @@ def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None
     An optimizer that has the layers' parameters already has to be given, and must not have stepped.
     Buffers, such as running means, stay each layer's own.
     InvalidArgument: the layers have parameters of other names, shapes or types, or are fewer than
-    two, or another module has one of them, too.
+    two, or another module has one of them, too. FailedPrecondition: FSDP has sharded the layers, or
+    the optimizer has stepped.
     """
     layers = list(layers)
     if len(layers) < 2:
         raise InvalidArgument(f"share_layers takes two layers or more, not {len(layers)}")
+    if sharded_layers.are_sharded(layers):
+        raise FailedPrecondition(
+            "FSDP has sharded these layers, and then they cannot share: call memtide.share_layers "
+            "first, and then fully_shard([*layers]) once for all layers, or only for the model"
+        )
     first = dict(_parameters_of(layers[0]))
     for number, layer in enumerate(layers[1:], 1):
         _check_alike(first, dict(_parameters_of(layer)), number)
@@ -59,26 +66,40 @@ def delink(
 
     Call it between an optimizer's step and the next forward. The optimizer that has the shared
     parameters gets the new ones into the groups of these, with copies of their states, or, with
-    `moments="fresh"`, without. A DistributedDataParallel around the model has to be made anew.
-    FailedPrecondition: the layers do not share their parameters.
+    `moments="fresh"`, without. A DistributedDataParallel around the model has to be made anew. What
+    `fully_shard` has sharded stays so: all ranks call this after the same step, and each layer has
+    shards of its own, as if a call of its own had sharded it.
+    FailedPrecondition: the layers do not share their parameters, or FSDP has them in a way that
+    does not let them part (sharded_layers.py).
     """
     layers = list(layers)
     if moments not in ("copy", "fresh"):
         raise InvalidArgument(f'moments is "{moments}"; it must be "copy" or "fresh"')
+    states = sharded_layers.states_of(layers) if sharded_layers.are_sharded(layers) else []
     shared = dict(_parameters_of(layers[0])) if layers else {}
     for number, layer in enumerate(layers[1:], 1):
         for name, parameter in _parameters_of(layer):
             if shared.get(name) is not parameter:
-                raise FailedPrecondition(
-                    f"layer {number} does not share its {name} with layer 0: only layers that "
-                    "share_layers has linked can be delinked, and only once"
-                )
-    for layer in reversed(layers[1:]):
-        own = {p: _copy_of(p) for p in shared.values()}
+                raise FailedPrecondition(_why_not_shared(name, number, sharded=bool(states)))
+    owns = [{p: p for p in shared.values()}]
+    owns += [{p: _copy_of(p) for p in shared.values()} for _ in layers[1:]]
+    for layer, own in reversed(list(zip(layers[1:], owns[1:], strict=True))):
         for name, parameter in shared.items():
             _put(layer, name, own[parameter])
         if optimizer is not None:
             _add(optimizer, own, with_states=moments == "copy")
+    sharded_layers.part(layers, states, owns)
+
+
+def _why_not_shared(name: str, number: int, *, sharded: bool) -> str:
+    alone = (
+        "; layers that share are sharded by one call, fully_shard([*layers]), or only with the "
+        "model"
+    )
+    return (
+        f"layer {number} does not share its {name} with layer 0: only layers that share_layers has "
+        f"linked can be delinked, and only once{alone if sharded else ''}"
+    )
 
 
 def _parameters_of(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -116,6 +137,14 @@ def _copy_of(parameter: nn.Parameter) -> nn.Parameter:
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the values of now. Where torch can, bytes are copied at the first write to one
     of the two (`c10::impl::cow`)."""
+    local = getattr(tensor, "_local_tensor", None)
+    if local is not None:  # A DTensor.
+        sharded = tensor.detach()
+        sharded._local_tensor = _copied(local)  # type: ignore[attr-defined]
+        return sharded
+    # The first write copies all of the storage, which FSDP's gradients have in common.
+    if tensor.untyped_storage().nbytes() > 2 * tensor.nbytes:
+        return tensor.clone()
     try:
         lazy = torch._lazy_clone(tensor)
     except RuntimeError:

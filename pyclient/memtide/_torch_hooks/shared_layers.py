@@ -1,17 +1,16 @@
 """`memtide run --share`: layers of a script that does not do it itself share their parameters, and
 after some steps each has its own.
 
-They share from the moment on when an optimizer gets their parameters, or when
-DistributedDataParallel wraps their model, whichever is first.
+They share from the moment on when an optimizer gets their parameters, when DistributedDataParallel
+wraps their model, or when `fully_shard` shards it or a part of it, whichever is first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +20,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._sharing.layers import delink, share_layers
 from memtide._sharing.named_layers import advice, find, layers_in
+from memtide._sharing.sharded_layers import are_sharded
 from memtide._torch_hooks.attributes import Function
 from memtide.errors import FailedPrecondition, InvalidArgument, MemtideError
+
+# Options of fully_shard that all layers have to have in common.
+_COMMON = ("mesh", "mp_policy", "offload_policy", "dp_mesh_dims")
 
 
 class _Linked:
@@ -31,6 +34,8 @@ class _Linked:
     def __init__(self) -> None:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.steps = 0
+        # Options of fully_shard, by the path in a layer of what it has sharded in all of them.
+        self.sharded: dict[str, Mapping[str, Any]] = {}
 
 
 class SharedLayers:
@@ -67,6 +72,17 @@ class SharedLayers:
             self._share(set(model.parameters()))
         self._wrapping.add(wrapping)
 
+    def before_sharding(
+        self, modules: Sequence[nn.Module], options: Mapping[str, Any]
+    ) -> list[nn.Module]:
+        """A script calls fully_shard. Returns the modules to shard together instead: for a part of
+        a layer, that of all layers, whose parameters it has; none if that has been done."""
+        with _ending_the_process():
+            # To find layers may take some tenths of a second, and there are many calls.
+            if not any(self._place_of(module) for module in modules):
+                self._share({p for module in modules for p in module.parameters()})
+            return [each for module in modules for each in self._together(module, options)]
+
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
         with _ending_the_process():
@@ -97,7 +113,11 @@ class SharedLayers:
             if module is None or module in self._linked:
                 return self._linked.get(module) if module is not None else None
             layers = layers_in(module)
-            _check_unsharded(module)
+            if are_sharded(layers):
+                raise FailedPrecondition(
+                    "FSDP has sharded these layers before they could share: --share goes with "
+                    "torch.distributed.fsdp.fully_shard, and not with FullyShardedDataParallel"
+                )
             before = set(module.parameters())
             share_layers(layers)
         except MemtideError as error:
@@ -118,6 +138,32 @@ class SharedLayers:
         for wrapping in self._wrapping_of(module):
             _rebuild(wrapping)
         self._say(f"layers of {self._path} have parameters of their own after this step")
+
+    def _place_of(self, module: nn.Module) -> tuple[nn.Module, str] | None:
+        """The module that has the layers, and the path in a layer; None: it is no part of one."""
+        for linked in self._linked:
+            for layer in layers_in(linked):
+                for path, each in layer.named_modules():
+                    if each is module:
+                        return linked, path
+        return None
+
+    def _together(self, module: nn.Module, options: Mapping[str, Any]) -> list[nn.Module]:
+        place = self._place_of(module)
+        if place is None:
+            return [module]
+        linked, path = place
+        common = {name: options.get(name) for name in _COMMON}
+        first = self._linked[linked].sharded.setdefault(path, common)
+        if first is common:
+            return [layer.get_submodule(path) for layer in layers_in(linked)]
+        for name in _COMMON:
+            if first[name] != common[name]:
+                raise InvalidArgument(
+                    f"--share {self._path}: fully_shard has one {name} for a layer, and another "
+                    "one for the next: layers that share are sharded alike"
+                )
+        return []
 
     def _wrapping_of(self, module: nn.Module) -> list[Any]:
         return [w for w in self._wrapping if any(each is module for each in w.modules())]
@@ -143,21 +189,6 @@ def _ending_the_process() -> Iterator[None]:
         yield
     except MemtideError as error:
         raise SystemExit(f"memtide: {error}") from None
-
-
-def _check_unsharded(module: nn.Module) -> None:
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    kinds = tuple(
-        kind
-        for name in ("FSDPModule", "FullyShardedDataParallel")
-        if (kind := getattr(fsdp, name, None)) is not None
-    )
-    sharded = any(type(p).__name__ in ("DTensor", "FlatParameter") for p in module.parameters())
-    if sharded or any(isinstance(each, kinds) for each in module.modules()):
-        raise FailedPrecondition(
-            "FSDP has sharded these layers, and then they cannot share: use "
-            "DistributedDataParallel, or call memtide.share_layers before the model is sharded"
-        )
 
 
 def _check_can_rebuild(wrapping: Any) -> None:
