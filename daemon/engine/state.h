@@ -703,7 +703,7 @@ class EngineState {
   // Offers that wait for contents that others make, or for memory.
   std::deque<std::shared_ptr<Offer>> offers_;
   bool offers_due_ = false;          // They are to be tried again,
-  bool await_transfers_ = false;     // also when a transfer has ended.
+  bool await_transfers_ = false;     // also when a transfer has ended, or memory was made.
   std::set<SessionId> repeats_due_;  // Sessions whose chunks may be offered again now.
 
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.

@@ -113,7 +113,15 @@ void EngineState::StartDuplicating(const std::shared_ptr<Offer>& offer) {
   if (AnswerAgain(session, call.call, call.request_id, kDuplicateKind)) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
-  if (status->ok()) status = TryDuplicate(*session.job, call, *indices);
+  if (status->ok()) {
+    // As for the claims of an allocation.
+    const Share& host = session.job->share(Tier::kHost);
+    const uint32_t wanted = host.slots_for_claims(static_cast<uint32_t>(indices->size()));
+    if (session.job->home != Tier::kHost && host.is_elastic() && wanted > host.slots().size()) {
+      GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
+    }
+    status = TryDuplicate(*session.job, call, *indices);
+  }
   if (!status.has_value()) {
     Grow(*session.job, Tier::kHost);
     return WaitToDuplicate(session, offer);

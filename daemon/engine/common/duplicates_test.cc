@@ -351,14 +351,21 @@ TEST_F(DuplicatesAtADeviceTest, WhatOnlyTheDeviceHasIsDuplicated) {
 }
 
 TEST_F(DuplicatesAtADeviceTest, AChunkOnItsWayToTheDeviceIsDuplicatedWhenItIsThere) {
-  node_.Post(PrefetchCall{node_.Call(), a_.session(), Tier::kDevice, a_.chunks()});
-  const DuplicateCall call{node_.Call(), a_.session(), 1000, a_.chunks(), 1};
+  // Memory for claims is there afterwards.
+  DuplicateCall call{node_.Call(), a_.session(), 1000, {a_.chunks()[1]}, 1};
   node_.Post(call);
-  ASSERT_EQ(node_.in_flight(), 3u);
+  node_.Finish<AllocateReply>(call.call);
+  const ChunkId moving = a_.chunks()[0];
+  node_.Post(PrefetchCall{node_.Call(), a_.session(), Tier::kDevice, {moving}});
+  ASSERT_EQ(node_.in_flight(), 1u);
+  call = {node_.Call(), a_.session(), 1001, {moving}, 1};
+  node_.Post(call);
+  ASSERT_EQ(node_.in_flight(), 2u);
   node_.FinishNewest();
-  EXPECT_FALSE(node_.Answered(call.call)) << "transfers read slots that are to be the content's";
+  EXPECT_FALSE(node_.Answered(call.call))
+      << "a transfer reads the slot that is to be the content's";
   const std::vector<ChunkId> made = node_.Finish<AllocateReply>(call.call).chunks;
-  EXPECT_EQ(node_.Read(a_.session(), made.at(1), kElements), Values(2));
+  EXPECT_EQ(node_.Read(a_.session(), made.at(0), kElements), Values(1));
 }
 
 // Kernels may be reading there.

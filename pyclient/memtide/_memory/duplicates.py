@@ -35,6 +35,7 @@ class Duplicates:
             manager.ledger.release_all()
             for part in _in_full_chunks(manager, list(by_address.values())):
                 self._duplicate(manager, part, copies)
+            manager.note_new_chunks()
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The next copy of a tensor. None: there is none."""

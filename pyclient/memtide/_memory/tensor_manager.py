@@ -288,9 +288,11 @@ class TensorManager:
         """As Arena.take_over_whole, into the arena that has the chunk at `place`."""
         arena = self._arenas.at(place)
         assert arena is not None
-        storages = arena.take_over_whole(places, spans)
+        return arena.take_over_whole(places, spans)
+
+    def note_new_chunks(self) -> None:
+        """To be called when take_over_beside has added chunks."""
         self._note_pressure()
-        return storages
 
     def arena_number(self, place: int) -> int:
         """A number of the arena that has the chunk at a place: parameters, states, then others."""
