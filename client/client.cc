@@ -200,6 +200,14 @@ absl::Status Client::OfferWhenWritten(absl::Span<const PlaceId> places) {
   return leases_->OfferWhenWritten(places);
 }
 
+absl::StatusOr<PlaceRange> Client::Duplicate(absl::Span<const PlaceId> places, uint32_t copies) {
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  if (places.empty() || copies == 0) {
+    return absl::InvalidArgumentError("duplicates of no chunk, or none of each, were requested");
+  }
+  return leases_->Duplicate(places, copies);
+}
+
 absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
                              absl::optional<Duration> deadline) {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());

@@ -104,6 +104,8 @@ class Client {
   absl::StatusOr<std::vector<size_t>> Offer(absl::Span<const PlaceId> places);
   // Implements memtide_offer_when_written.
   absl::Status OfferWhenWritten(absl::Span<const PlaceId> places);
+  // Implements memtide_duplicate.
+  absl::StatusOr<PlaceRange> Duplicate(absl::Span<const PlaceId> places, uint32_t copies);
 
   // Without a deadline it waits as long as the daemon allows; a deadline of zero takes only what
   // needs no wait.

@@ -69,6 +69,41 @@ TEST_F(ClientTest, AnOfferEndsIdleLeasesThatAreInItsWayAndNoOthers) {
   EXPECT_TRUE(absl::IsNotFound(client_->Offer({PlaceId(9)}).status()));
 }
 
+TEST_F(ClientTest, DuplicatesAreBoundInOrderAndIdleLeasesEndFirst) {
+  Open(8, 6);
+  const PlaceRange range = Allocate(2);
+  Words(Nth(range, 0))[0] = 5;
+  Words(Nth(range, 1))[0] = 6;
+  const absl::StatusOr<PlaceRange> made = client_->Duplicate(range.places(), 2);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_EQ(made->count, 4u);
+  for (const uint32_t i : {0, 1, 2, 3}) EXPECT_EQ(Words(Nth(*made, i))[0], 5u + i % 2);
+  Words(Nth(*made, 1))[0] = 7;
+  EXPECT_EQ(Words(Nth(range, 1))[0], 6u);
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Duplicate(range.places(), 0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Duplicate({}, 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(client_->Duplicate({PlaceId(19)}, 1).status()));
+}
+
+// The daemon gives a chunk that leaves what it has in common another place.
+TEST_F(ClientTest, AWriteToADuplicateThatIsReadGoesWhereItsLeaseIs) {
+  Open(8, 6);
+  const PlaceRange range = Allocate(1);
+  Words(range.first)[0] = 5;
+  const absl::StatusOr<PlaceRange> made = client_->Duplicate(range.places(), 1);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_TRUE(client_->Acquire({made->first}, Access::kRead).ok());
+  EXPECT_EQ(Words(made->first)[0], 5u);
+  ASSERT_TRUE(client_->Acquire({made->first}, Access::kWrite).ok());
+  EXPECT_EQ(Words(made->first)[0], 5u);
+  Words(made->first)[0] = 6;
+  ASSERT_TRUE(client_->Release({made->first}).ok());
+  ASSERT_TRUE(client_->Release({made->first}).ok());
+  ASSERT_TRUE(client_->Flush().ok());
+  EXPECT_EQ(Words(made->first)[0], 6u);
+  EXPECT_EQ(Words(range.first)[0], 5u);
+}
+
 TEST_F(ClientTest, AnOfferThatRepeatsEndsIdleLeasesOnce) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);

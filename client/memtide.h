@@ -232,6 +232,15 @@ MEMTIDE_API int memtide_offer(memtide_client* client, const uint32_t* places, si
  * FAILED_PRECONDITION: the job has a name, or no host memory, or is that of several ranks. */
 MEMTIDE_API int memtide_offer_when_written(memtide_client* client, const uint32_t* places,
                                            size_t count);
+/* Binds new chunks with the content of those at these places to consecutive places from
+ * *first_place on: one for each, in their order, then the second one of each, up to `copies`. No
+ * byte is copied: they hold it in common, in host memory, until one of them is written. Then that
+ * one first gets a content of its own (RESOURCE_EXHAUSTED: there is no room for it). Each is freed
+ * by itself. RESOURCE_EXHAUSTED: as memtide_allocate, or host memory has too little room.
+ * FAILED_PRECONDITION: the job has a name, or no host memory, or a chunk holds nothing yet.
+ * ABORTED: a chunk stays in use. */
+MEMTIDE_API int memtide_duplicate(memtide_client* client, const uint32_t* places, size_t count,
+                                  uint32_t copies, uint32_t* first_place);
 /* Frees the chunks at these places. The addresses become inaccessible, and may be bound again.
  * FAILED_PRECONDITION: a chunk is in use. NOT_FOUND: a place holds no chunk. */
 MEMTIDE_API int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count);

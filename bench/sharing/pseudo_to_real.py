@@ -3,7 +3,8 @@
 
 Both run under `memtide run` with a host pool of an eighth of the states of the whole model, the
 rest on SSD. Sharing layers save the traffic of states, not compute. Half of the steps are shared.
-Also printed: what sharing needs beside one layer, and what delinking takes in plain torch.
+Also printed: what sharing needs beside one layer, and what delinking takes in plain torch and in
+chunks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import memtide
 import torch
 import train_gpt
+from memtide._memory.tensor_manager import manager_of
+from memtide._node import inspection
 from torch import nn
 from torch.nn import functional
 
@@ -113,6 +116,50 @@ def _print_costs() -> None:
     )
 
 
+def _print_costs_in_chunks() -> None:
+    """The same under `memtide run`, with the states of a layer in host memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "costs.json"
+        subprocess.run(
+            [
+                *(_MEMTIDE, "run", "--quiet", "--host-pool=256MiB", "--ssd-pool=2GiB"),
+                *(f"--ssd-dir={folder}", "--chunk-size=2MiB"),
+                *(__file__, "--delink-in-chunks", str(result)),
+            ],
+            check=True,
+        )
+        costs = json.loads(result.read_text(encoding="ascii"))
+    print(f"| delink, in chunks | {costs['ms']:.1f} ms | ≤ 10 ms |")
+    print(
+        f"| bytes of chunks before the first write | {costs['bytes']:+d}, of which "
+        f"{costs['shared_bytes']} would be more if they were copied | 0 |",
+        flush=True,
+    )
+
+
+def _delink_in_chunks(result: Path) -> None:
+    layers, optimizer = _stepped(_LAYERS)
+    before = _chunk_bytes(layers)
+    start = time.perf_counter()
+    memtide.delink(list(layers), optimizer)
+    costs = {"ms": 1e3 * (time.perf_counter() - start)}
+    after = _chunk_bytes(layers)
+    costs["bytes"] = after["allocated_bytes"] - before["allocated_bytes"]
+    costs["shared_bytes"] = after["shared_bytes"] - before["shared_bytes"]
+    result.write_text(json.dumps(costs), encoding="ascii")
+
+
+def _chunk_bytes(layers: nn.Module) -> dict[str, int]:
+    """The sums over all kinds that the node's daemon reports."""
+    manager = manager_of(next(layers.parameters()))
+    assert manager is not None
+    kinds = inspection.inspect(Path(manager.client.socket_dir)).kinds.values()
+    return {
+        "allocated_bytes": sum(kind.allocated_bytes for kind in kinds),
+        "shared_bytes": sum(kind.shared_bytes for kind in kinds),
+    }
+
+
 def _draw(curves: dict[str, list[Curve]], picture: Path) -> None:
     from matplotlib import pyplot
 
@@ -131,7 +178,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--picture", type=Path, help="a file for loss over time, such as a .png")
     parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--delink-in-chunks", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.delink_in_chunks is not None:
+        _delink_in_chunks(arguments.delink_in_chunks)
+        return
     if arguments.train is not None:
         mode, seed, steps, result = arguments.train
         curve = _train(mode, int(seed), int(steps))
@@ -139,6 +190,7 @@ def main() -> None:
         return
     print("| what | value | goal |\n|---|---|---|")
     _print_costs()
+    _print_costs_in_chunks()
     curves: dict[str, list[Curve]] = {mode: [] for mode in _MODES}
     print("\n| seed | way | seconds | loss of the last 10 steps |\n|---|---|---|---|", flush=True)
     for seed in range(_SEEDS):

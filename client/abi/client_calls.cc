@@ -224,6 +224,18 @@ int memtide_offer_when_written(memtide_client* client, const uint32_t* places, s
   });
 }
 
+int memtide_duplicate(memtide_client* client, const uint32_t* places, size_t count, uint32_t copies,
+                      uint32_t* first_place) {
+  return Guarded([&]() -> absl::Status {
+    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+    if (first_place == nullptr) return NullArgument("first_place");
+    MEMTIDE_ASSIGN_OR_RETURN(const memtide::client::PlaceRange range,
+                             Unwrap(client)->Duplicate(Places(places, count), copies));
+    *first_place = range.first.value();
+    return absl::OkStatus();
+  });
+}
+
 int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count, int access,
                     int timeout_ms) {
   return Guarded([&]() -> absl::Status {

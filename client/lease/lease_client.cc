@@ -14,7 +14,7 @@ LeaseClient::LeaseClient(uint32_t places, const Job& job, DaemonSession* session
     : session_(session),
       space_(space),
       regions_(regions),
-      has_ranks_(job.has_ranks),
+      leases_move_(job.has_ranks),
       cache_({places, job.lease_budget}),
       log_(job.limits) {
   stats_.slots = job.lease_slots();
@@ -182,8 +182,9 @@ absl::Status LeaseClient::MapGranted(const PendingFetch& pending,
   for (size_t i = 0; i < plan.upgrade.size() && status.ok(); ++i) {
     // A session that writes what sessions share gets a copy, which is elsewhere.
     const Lease& lease = leases[plan.fetch.size() + i];
-    if (!has_ranks_) status = space_->MakeWritable(plan.upgrade[i]);
-    if (has_ranks_ || absl::IsPermissionDenied(status)) status = map(plan.upgrade[i], lease);
+    const bool may_move = leases_move_.load();
+    if (!may_move) status = space_->MakeWritable(plan.upgrade[i]);
+    if (may_move || absl::IsPermissionDenied(status)) status = map(plan.upgrade[i], lease);
     if (absl::IsUnavailable(status)) return LoseDevice(status);
   }
   if (status.ok()) return status;

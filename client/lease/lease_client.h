@@ -13,6 +13,7 @@
 #ifndef MEMTIDE_CLIENT_LEASE_LEASE_CLIENT_H_
 #define MEMTIDE_CLIENT_LEASE_LEASE_CLIENT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -67,6 +68,9 @@ class LeaseClient {
   absl::StatusOr<std::vector<size_t>> Offer(absl::Span<const PlaceId> places);
   // Implements memtide_offer_when_written.
   absl::Status OfferWhenWritten(absl::Span<const PlaceId> places);
+  // Implements memtide_duplicate. Idle leases on the places end first. ABORTED: a chunk stays in
+  // use.
+  absl::StatusOr<PlaceRange> Duplicate(absl::Span<const PlaceId> places, uint32_t copies);
 
   // Implements memtide_acquire. Without a deadline it waits as long as the daemon allows; a
   // deadline of zero takes only what needs no wait.
@@ -190,7 +194,8 @@ class LeaseClient {
   DaemonSession* const session_;
   AddressSpace* const space_;
   RegionTable* const regions_;
-  const bool has_ranks_;  // A lease for writing may be elsewhere than that for reading.
+  // A lease for writing may be elsewhere than that for reading.
+  std::atomic<bool> leases_move_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -8,7 +8,8 @@
 namespace memtide::client {
 namespace {
 
-// Commit retries this long while a chunk is in use. A use that lasts longer would not end soon.
+// Commit and Duplicate retry this long while a chunk is in use. A use that lasts longer would not
+// end soon.
 constexpr Duration kCommitTimeout = std::chrono::seconds(10);
 constexpr Duration kCommitRetryInterval = std::chrono::milliseconds(5);
 
@@ -131,6 +132,27 @@ absl::Status LeaseClient::OfferWhenWritten(absl::Span<const PlaceId> places) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
   CountCall();
   return session_->OfferWhenWritten(chunks);
+}
+
+absl::StatusOr<PlaceRange> LeaseClient::Duplicate(absl::Span<const PlaceId> places,
+                                                  uint32_t copies) {
+  // From now on the daemon moves what is written.
+  leases_move_.store(true);
+  const Instant until = Now() + kCommitTimeout;
+  while (true) {
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
+    CountCall();
+    absl::StatusOr<std::vector<ChunkId>> made = session_->Duplicate(chunks, copies);
+    if (made.ok()) {
+      absl::StatusOr<PlaceRange> range = Bind(*made);
+      if (!range.ok()) session_->Free(*made).IgnoreError();
+      return range;
+    }
+    // As in Commit().
+    if (!absl::IsAborted(made.status()) || Now() >= until) return made.status();
+    const MutexLock lock(&mutex_);
+    changed_.WaitFor(&mutex_, kCommitRetryInterval);
+  }
 }
 
 absl::StatusOr<std::vector<ChunkId>> LeaseClient::ResolvePlaces(

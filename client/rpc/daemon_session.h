@@ -166,6 +166,10 @@ class DaemonSession {
   // Offers chunks that the program writes, and others write in the same way: the daemon offers them
   // again whenever they were written.
   virtual absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) = 0;
+  // New chunks with the content of `chunks`: one for each, in their order, then the next copies.
+  // All or none. ABORTED: a chunk is in use.
+  virtual absl::StatusOr<std::vector<ChunkId>> Duplicate(absl::Span<const ChunkId> chunks,
+                                                         uint32_t copies) = 0;
   // Changes the job's share of the device pool. Shrinking returns when every session of the job has
   // returned its excess memory, or with DEADLINE_EXCEEDED.
   virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;

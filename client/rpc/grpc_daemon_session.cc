@@ -212,6 +212,25 @@ absl::Status GrpcDaemonSession::OfferWhenWritten(absl::Span<const ChunkId> chunk
   });
 }
 
+// In one call, as what is duplicated together has to be written together.
+absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Duplicate(absl::Span<const ChunkId> chunks,
+                                                                  uint32_t copies) {
+  v1::DuplicateRequest request;
+  request.set_request_id(next_request_id_.fetch_add(1));
+  AddIds(chunks, request.mutable_chunk_ids());
+  request.set_copies(copies);
+  v1::DuplicateResponse reply;
+  MEMTIDE_RETURN_IF_ERROR(
+      WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Duplicate, token_,
+                          limits_.max_wait + kReplyGrace, request, &reply)));
+  if (static_cast<size_t>(reply.chunk_ids_size()) != chunks.size() * copies) {
+    return absl::InternalError("the daemon made a different number of duplicates than requested");
+  }
+  std::vector<ChunkId> made;
+  for (const uint64_t id : reply.chunk_ids()) made.emplace_back(id);
+  return made;
+}
+
 absl::StatusOr<FetchResult> GrpcDaemonSession::Fetch(const FetchOptions& options) {
   FetchResult fetched;
   // If the releases do not fit into the first request, they are sent ahead of it.

@@ -42,6 +42,8 @@ class GrpcDaemonSession : public DaemonSession {
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;
   absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) override;
+  absl::StatusOr<std::vector<ChunkId>> Duplicate(absl::Span<const ChunkId> chunks,
+                                                 uint32_t copies) override;
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
                                 const std::vector<Moment>& moments) override;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -128,6 +129,19 @@ void FakeChunks::EndLease(ChunkId id) {
 void FakeChunks::Evict(ChunkId id) {
   Chunk& chunk = chunks_.at(id);
   if (chunk.slot.has_value()) EvictChunk(&chunk);
+}
+
+void FakeChunks::Move(ChunkId id) {
+  Chunk& chunk = chunks_.at(id);
+  if (!chunk.slot.has_value()) return;
+  const bool leased = std::exchange(chunk.leased, true);  // It is not evicted for itself.
+  const uint32_t before = *chunk.slot, now = *FindSlot();
+  chunk.leased = leased;
+  memcpy(Slot(now), Slot(before), chunk_size_.count());
+  memset(Slot(before), kScramble, chunk_size_.count());
+  slots_[before].reset();
+  slots_[now] = id;
+  chunk.slot = now;
 }
 
 char* FakeChunks::BytesOf(ChunkId id) {

@@ -50,6 +50,8 @@ class FakeChunks {
   bool is_leased(ChunkId id) const { return chunks_.at(id).leased; }
   // Does nothing if the chunk has no slot.
   void Evict(ChunkId id);
+  // Gives the chunk another slot, if it has one. REQUIRES: not all slots are leased.
+  void Move(ChunkId id);
 
   // The chunk's bytes, until it comes to or leaves a slot.
   char* BytesOf(ChunkId id);

@@ -83,6 +83,30 @@ absl::Status FakeDaemonSession::OfferWhenWritten(absl::Span<const ChunkId> chunk
   return Offer(chunks).status();
 }
 
+absl::StatusOr<std::vector<ChunkId>> FakeDaemonSession::Duplicate(absl::Span<const ChunkId> chunks,
+                                                                  uint32_t copies) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(ended_);
+  if (chunks_.size() + chunks.size() * copies > options_.max_chunks) {
+    return absl::ResourceExhaustedError(absl::StrCat("max_chunks is ", options_.max_chunks));
+  }
+  for (const ChunkId chunk : chunks) {
+    if (chunks_.is_leased(chunk)) return absl::AbortedError("a chunk is leased");
+  }
+  std::vector<ChunkId> made;
+  for (uint32_t copy = 0; copy < copies; ++copy) {
+    for (const ChunkId chunk : chunks) {
+      made.push_back(chunks_.Add(InitialContent::kUndefined));
+      if (!chunks_.MakeResident({chunk, made.back()})) {
+        return absl::ResourceExhaustedError("all slots are leased");
+      }
+      duplicated_.insert({chunk, made.back()});
+      memcpy(chunks_.BytesOf(made.back()), chunks_.BytesOf(chunk), options_.chunk_size.count());
+    }
+  }
+  return made;
+}
+
 absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options) {
   const Instant until =
       Now() + (options.deadline > Duration::zero() ? options.deadline : std::chrono::minutes(1));
@@ -102,6 +126,9 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
     const absl::Status failure = fail_next_fetch_;
     fail_next_fetch_ = absl::OkStatus();
     return failure;
+  }
+  for (const ChunkId id : options.chunks) {
+    if (options.access == Access::kWrite && duplicated_.erase(id) > 0) chunks_.Move(id);
   }
   while (!chunks_.MakeResident(options.chunks)) {
     if (options.wait_policy == WaitPolicy::kNoWait) return absl::UnavailableError("not there now");

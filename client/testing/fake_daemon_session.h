@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -47,6 +48,9 @@ class FakeDaemonSession : public DaemonSession {
   // Shares the chunks that are not leased.
   absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;
   absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) override;
+  // Copies the bytes at once, and gives each chunk another place when it is first written.
+  absl::StatusOr<std::vector<ChunkId>> Duplicate(absl::Span<const ChunkId> chunks,
+                                                 uint32_t copies) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
   // Performs copies, but no update rule. The chunks of a part are leased until its end. Parts with
@@ -106,6 +110,7 @@ class FakeDaemonSession : public DaemonSession {
   mutable Mutex mutex_;
   CondVar changed_;
   FakeChunks chunks_ ABSL_GUARDED_BY(mutex_);
+  std::set<ChunkId> duplicated_ ABSL_GUARDED_BY(mutex_);  // And not written since.
   std::vector<RegionId> returned_ ABSL_GUARDED_BY(mutex_);
   Duration fetch_delay_ ABSL_GUARDED_BY(mutex_){0};
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);

@@ -181,6 +181,12 @@ void EngineState::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
   }
 }
 
+void EngineState::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
+  for (const SlotNumber slot : job.duplicated.slots()) {
+    MEMTIDE_CHECK(used->insert(slot).second) << "a content has the slot of a chunk";
+  }
+}
+
 void EngineState::CheckJob(const Job& job) const {
   JobTally tally;
   for (const ChunkIndex index : job.members) {
@@ -190,7 +196,10 @@ void EngineState::CheckJob(const Job& job) const {
   job.members.CheckInvariants();
   MEMTIDE_CHECK(job.members.live() == tally.live);
   MEMTIDE_CHECK(job.home == job.shares->home());
-  MEMTIDE_CHECK(job.share(Tier::kHost).claims() == tally.claims);
+  MEMTIDE_CHECK(job.share(Tier::kHost).claims() == tally.claims + job.claims_of_duplicated());
+  job.duplicated.CheckInvariants();
+  MEMTIDE_CHECK(job.duplicated.empty() || job.duplicated.job == &job);
+  MEMTIDE_CHECK(job.duplicated.empty() || (job.name.empty() && job.contents == nullptr));
   MEMTIDE_CHECK(job.common.value() == tally.common);
   for (const auto& [id, session] : sessions_) {
     if (session.job != &job) continue;
@@ -214,6 +223,7 @@ void EngineState::CheckJob(const Job& job) const {
     MEMTIDE_CHECK(at_tier.queued ==
                   (on_ssd ? writes_.WaitingOf(job.id) : queues.slot_queue.size()));
     std::set<SlotNumber> used = job.contents == nullptr ? at_tier.numbers : job.contents->slots();
+    if (tier == Tier::kHost) AddDuplicated(job, &used);
     if (tier == job.home) AddHomes(job, &used);
     CheckShare(job, tier, used);
   }

@@ -149,6 +149,8 @@ struct Job {
   Count common;
   // The hidden job that has the memory of these. It has no session and no chunk.
   CommonContents* contents = nullptr;
+  // What its chunks hold in common since they were duplicated, in slots of its own host memory.
+  CommonContents duplicated;
   MemberTable members;                       // Its chunks.
   std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
   Count steps;                               // Step parts that are admitted and not done.
@@ -195,9 +197,14 @@ struct Job {
     const uint32_t others = passage + share(t).claims();
     return slots - std::min(slots, others);
   }
-  // Live chunks with a slot at the lowest tier.
+  // Where chunks may leave host memory, what duplicated ones have in common does not: it claims its
+  // slot. Elsewhere its slot is a home.
+  uint32_t claims_of_duplicated() const { return home == Tier::kHost ? 0 : duplicated.size(); }
+  // Slots at the lowest tier of live chunks, or of what duplicated ones have in common.
   uint32_t chunks_at_home() const {
-    return members.live() - share(Tier::kHost).claims() - common.value();
+    const uint32_t claims = share(Tier::kHost).claims() - claims_of_duplicated();
+    const uint32_t of_contents = duplicated.size() - claims_of_duplicated();
+    return members.live() - claims - common.value() + of_contents;
   }
   bool is_durable() const { return snapshots.every > 0; }
   // A durable job has a second slot for each chunk, as what a snapshot names stays where it is

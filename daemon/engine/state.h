@@ -362,8 +362,11 @@ class EngineState {
   bool MakeMemory(CommonContents& contents);
   CommonContent* MakeContent(const Session& session, CommonContents& contents,
                              const Digest& digest);
+  ChunkIndex AddReader(Job& job, ChunkIndex like, CommonContent& content);
   ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
   void LeaveContent(CommonContent& content);
+  // Nothing uses what the chunk holds, or waits for it.
+  bool IsUnused(ChunkIndex index) const;
   bool MayBecomeCommon(ChunkIndex index) const;
   void BecomeCommon(ChunkIndex index, ChunkIndex reader);
   // Whether the session that writes the chunk has to get a copy first.
@@ -375,6 +378,20 @@ class EngineState {
   void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
   void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
                      ChunkIndex shadow);
+
+  // --- common/duplicates.cc ---
+  void On(const DuplicateCall& event);
+  absl::Status CheckDuplicate(const Session& session, const DuplicateCall& event,
+                              const std::vector<ChunkIndex>& indices) const;
+  // nullopt: the call waits for memory.
+  absl::optional<absl::Status> TryDuplicate(const Job& job, const DuplicateCall& event,
+                                            const std::vector<ChunkIndex>& indices) const;
+  void StartDuplicating(const std::shared_ptr<Offer>& offer);
+  void EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer);
+  void WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer);
+  void Duplicate(Session& session, const DuplicateCall& event,
+                 const std::vector<ChunkIndex>& indices);
+  void HoldInCommon(Job& job, ChunkIndex index);
 
   // --- common/offers.cc ---
   void On(const OfferCall& event);
@@ -609,6 +626,7 @@ class EngineState {
 
   // --- invariants.cc ---
   void AddHomes(const Job& job, std::set<SlotNumber>* used) const;
+  static void AddDuplicated(const Job& job, std::set<SlotNumber>* used);
   void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
   void CheckWaiting() const;
   void CheckTables() const;
@@ -684,7 +702,8 @@ class EngineState {
 
   // Offers that wait for contents that others make, or for memory.
   std::deque<std::shared_ptr<Offer>> offers_;
-  bool offers_due_ = false;          // They are to be tried again.
+  bool offers_due_ = false;          // They are to be tried again,
+  bool await_transfers_ = false;     // also when a transfer has ended, or memory was made.
   std::set<SessionId> repeats_due_;  // Sessions whose chunks may be offered again now.
 
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.

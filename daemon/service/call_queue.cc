@@ -41,6 +41,9 @@ struct Cost {
   uint64_t operator()(const DescribeCall& call) const { return call.chunks.size(); }
   uint64_t operator()(const DiscardCall& call) const { return call.chunks.size(); }
   uint64_t operator()(const OfferCall& call) const { return call.chunks.size(); }
+  uint64_t operator()(const DuplicateCall& call) const {
+    return call.chunks.size() * (uint64_t{1} + call.copies);
+  }
   uint64_t operator()(const InspectCall& call) const { return call.max_chunks; }
   template <typename OtherEvent>
   uint64_t operator()(const OtherEvent&) const {

@@ -42,6 +42,8 @@ absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const N
 absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node);
 absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const NodeDefaults& node);
 absl::StatusOr<OfferCall> ToEvent(const v1::OfferRequest& request, const NodeDefaults& node);
+absl::StatusOr<DuplicateCall> ToEvent(const v1::DuplicateRequest& request,
+                                      const NodeDefaults& node);
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node);
 absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node);
 absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const NodeDefaults& node);
@@ -68,6 +70,7 @@ void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
 void ToResponse(const StepReply& reply, v1::StepResponse* response);
 void ToResponse(const PartReply& reply, v1::StartPartResponse* response);
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
+void ToResponse(const AllocateReply& reply, v1::DuplicateResponse* response);
 void ToResponse(const OfferReply& reply, v1::OfferResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);

@@ -45,7 +45,8 @@ std::unique_ptr<google::protobuf::Message> Request(uint8_t number) {
       &v1::EndPartRequest::default_instance(),  &v1::CommitRequest::default_instance(),
       &v1::ResizeRequest::default_instance(),   &v1::ReturnRegionsRequest::default_instance(),
       &v1::AllocateRequest::default_instance(), &v1::InspectNodeRequest::default_instance(),
-      &v1::DrainRequest::default_instance(),    &v1::EndJobRequest::default_instance()};
+      &v1::DrainRequest::default_instance(),    &v1::EndJobRequest::default_instance(),
+      &v1::DuplicateRequest::default_instance()};
   return std::unique_ptr<google::protobuf::Message>(
       requests[number % (sizeof(requests) / sizeof(requests[0]))]->New());
 }
@@ -73,6 +74,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckBatch<v1::FreeRequest>(data, size);
   CheckBatch<v1::DiscardRequest>(data, size);
   CheckBatch<v1::OfferRequest>(data, size);
+  CheckBatch<v1::DuplicateRequest>(data, size);
+  if (const auto duplicate = Convert<v1::DuplicateRequest>(data, size); duplicate.ok()) {
+    MEMTIDE_CHECK(duplicate->copies > 0);
+    MEMTIDE_CHECK(duplicate->chunks.size() * duplicate->copies <= Limits().chunks_per_call);
+  }
   CheckBatch<v1::DescribeRequest>(data, size);
   CheckBatch<v1::FetchRequest>(data, size);
   if (const auto fetch = Convert<v1::FetchRequest>(data, size); fetch.ok()) {

@@ -363,6 +363,32 @@ TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
   EXPECT_EQ(CodeOf(discard), StatusCode::kOk);
 }
 
+TEST(ConvertTest, DuplicatesAreNoMoreThanACallMayMake) {
+  v1::DuplicateRequest request;
+  request.add_chunk_ids(7);
+  request.add_chunk_ids(9);
+  request.set_copies(3);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it has no request_id";
+  request.set_request_id(1);
+  const absl::StatusOr<DuplicateCall> call = ToEvent(request, NodeDefaults());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->request_id, 1u);
+  EXPECT_EQ(call->chunks, (std::vector<ChunkId>{ChunkId(7), ChunkId(9)}));
+  EXPECT_EQ(call->copies, 3u);
+  request.set_copies(0);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  request.set_copies(Limits().chunks_per_call / 2);
+  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  request.set_copies(Limits().chunks_per_call / 2 + 1);
+  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  AllocateReply reply;
+  reply.chunks = {ChunkId(70), ChunkId(90)};
+  v1::DuplicateResponse response;
+  ToResponse(reply, &response);
+  ASSERT_EQ(response.chunk_ids_size(), 2);
+  EXPECT_EQ(response.chunk_ids(1), 90u);
+}
+
 TEST(ConvertTest, AnOfferHasChunksAndADeadlineThatTheNodeAllows) {
   v1::OfferRequest offer;
   EXPECT_EQ(CodeOf(offer), StatusCode::kInvalidArgument) << "it names no chunk";

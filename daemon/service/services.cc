@@ -255,6 +255,7 @@ class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
   MEMTIDE_SESSION_METHOD(Free, std::monostate)
   MEMTIDE_SESSION_METHOD(Discard, std::monostate)
   MEMTIDE_SESSION_METHOD(Offer, OfferReply)
+  MEMTIDE_SESSION_METHOD(Duplicate, AllocateReply)
   MEMTIDE_SESSION_METHOD(Describe, DescribeReply)
   MEMTIDE_SESSION_METHOD(Report, std::monostate)
 

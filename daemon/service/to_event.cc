@@ -277,6 +277,24 @@ absl::StatusOr<OfferCall> ToEvent(const v1::OfferRequest& request, const NodeDef
   return event;
 }
 
+absl::StatusOr<DuplicateCall> ToEvent(const v1::DuplicateRequest& request,
+                                      const NodeDefaults& node) {
+  MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  DuplicateCall event;
+  event.request_id = request.request_id();
+  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
+  const uint32_t most = node.limits.chunks_per_call / static_cast<uint32_t>(event.chunks.size());
+  if (request.copies() == 0 || request.copies() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("copies: ", request.copies(), " of ",
+                                                   event.chunks.size(), " chunks; between 1 and ",
+                                                   most));
+  }
+  event.copies = request.copies();
+  MEMTIDE_ASSIGN_OR_RETURN(event.deadline,
+                           ToDuration("deadline", request.deadline(), node.limits.max_wait));
+  return event;
+}
+
 absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node) {
   DescribeCall event;
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));

@@ -261,6 +261,11 @@ void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response) {
   for (const ChunkId chunk : reply.chunks) response->add_chunk_ids(chunk.value());
 }
 
+void ToResponse(const AllocateReply& reply, v1::DuplicateResponse* response) {
+  response->mutable_chunk_ids()->Reserve(static_cast<int>(reply.chunks.size()));
+  for (const ChunkId chunk : reply.chunks) response->add_chunk_ids(chunk.value());
+}
+
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
   response->mutable_leases()->Reserve(static_cast<int>(reply.leases.size()));
   for (const Lease& lease : reply.leases) {

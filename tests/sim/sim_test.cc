@@ -176,6 +176,12 @@ constexpr uint64_t kBrokenOnceWithQuarantine[] = {
                       // replaced.
 };
 
+// The same, with budgets of writes.
+constexpr uint64_t kBrokenOnceWithBudgets[] = {
+    202611272012787,  // A job whose time had passed, and for which an Open waited, gave way to
+                      // others: the oracle took it for ended.
+};
+
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   std::vector<Config> configs;
   for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
@@ -188,6 +194,9 @@ TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   for (const uint64_t seed : kBrokenOnceWithQuarantine) {
     configs.push_back(MakeConfig(seed));
     configs.back().quarantine = true;
+  }
+  for (const uint64_t seed : kBrokenOnceWithBudgets) {
+    configs.push_back(WithBudgets(MakeConfig(seed)));
   }
   for (const Config& config : configs) ExpectKept(config, /*echo=*/nullptr);
 }

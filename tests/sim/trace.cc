@@ -142,6 +142,10 @@ struct EventText {
     return StrCat(Head("Offer", e), " ", Text(e.chunks), " deadline ", e.deadline.count(),
                   e.repeats ? " repeats" : "");
   }
+  std::string operator()(const DuplicateCall& e) const {
+    return StrCat(Head("Duplicate", e), " request ", e.request_id, " ", Text(e.chunks), " copies ",
+                  e.copies, " deadline ", e.deadline.count());
+  }
   std::string operator()(const DescribeCall& e) const {
     return StrCat(Head("Describe", e), " ", Text(e.chunks));
   }

@@ -1,5 +1,6 @@
 // Transfers: what a chunk's copies are when one starts, has ended, and has failed.
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,7 @@ void EngineState::On(const TransferDone& event) {
   Chunk& chunk = chunks_[index];
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
+  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
   if (flight.kind == StartTransfer::Kind::kVerifySsd) return ScrubDone(index, flight, event);
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});

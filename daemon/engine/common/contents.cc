@@ -1,5 +1,5 @@
 // Common contents: bytes that chunks of several sessions of one user hold, in one place of host
-// memory (tables/common_contents.h).
+// memory (tables/common_contents.h). What duplicates of one job hold is in duplicates.cc.
 //
 // Each session keeps chunks of its own, so that fetches, steps and predictions concern one job
 // each: such a chunk only has its copy elsewhere, as a reader of the content. The memory is that of
@@ -43,7 +43,8 @@ absl::Status EngineState::MakeHiddenJob(const Session& session, CommonContents& 
 void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
   if (!contents.empty()) return;
   const bool is_awaited = std::any_of(offers_.begin(), offers_.end(), [&](const auto& offer) {
-    return &CommonsOf(*sessions_.Find(offer->session)) == &contents;
+    return !offer->duplicate.has_value() &&
+           &CommonsOf(*sessions_.Find(offer->session)) == &contents;
   });
   if (is_awaited) return;
   if (Job* const job = std::exchange(contents.job, nullptr)) {
@@ -85,8 +86,8 @@ CommonContent* EngineState::MakeContent(const Session& session, CommonContents& 
   return slot ? &contents.Add(digest, std::move(slot)) : nullptr;
 }
 
-// A new entry of the session's job for the content. No id names it.
-ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& content) {
+// A new entry of the job for the content, which its own id names.
+ChunkIndex EngineState::AddReader(Job& job, ChunkIndex like, CommonContent& content) {
   const ChunkIndex index = chunks_.Claim(&job);
   Chunk& chunk = chunks_[index];
   chunk.kind = chunks_[like].kind;
@@ -97,6 +98,12 @@ ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& con
   if (content.whole) chunk.copies.valid.Add(Tier::kHost);
   chunk.member = job.members.Add(index);
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  return index;
+}
+
+// The same, and no id names it.
+ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& content) {
+  const ChunkIndex index = AddReader(job, like, content);
   job.names.AddUnnamed(index, IdOf(index));
   return index;
 }
@@ -105,17 +112,24 @@ ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& con
 void EngineState::LeaveContent(CommonContent& content) {
   if (content.readers.value() > 0) return;
   CommonContents& contents = *content.of;
+  Job& job = *contents.job;
   contents.Remove(content);
+  if (&contents == &job.duplicated) return ScheduleRoomCheck(job, Tier::kHost);
   offers_due_ = true;  // One of them may wait for the content, or for its slot.
   MaybeEndHiddenJob(contents);
 }
 
-// Whether what the chunk holds can be exchanged now: nothing uses it, or waits for it.
+bool EngineState::IsUnused(ChunkIndex index) const {
+  const Chunk& chunk = chunks_[index];
+  return !chunk.pinned() && chunk.evicts.empty() &&
+         chunk.job->waiting.NextNaming(index, 0) == nullptr;
+}
+
+// Whether what the chunk holds can be exchanged now.
 bool EngineState::MayBecomeCommon(ChunkIndex index) const {
   const Chunk& chunk = chunks_[index];
-  return chunk.common == nullptr && !chunk.pinned() && chunk.evicts.empty() &&
-         (chunk.counterpart == kNoChunk || IsRepeated(chunk)) &&
-         chunk.job->waiting.NextNaming(index, 0) == nullptr;
+  return chunk.common == nullptr && IsUnused(index) &&
+         (chunk.counterpart == kNoChunk || IsRepeated(chunk));
 }
 
 // The chunk holds the content from now on, and the reader what the chunk has held.

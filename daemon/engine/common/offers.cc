@@ -96,6 +96,7 @@ bool EngineState::IsOfferable(const Chunk& chunk) {
 // Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
 void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
   offer->of_session.End();
+  if (offer->duplicate.has_value()) return StartDuplicating(offer);
   Session& session = *sessions_.Find(offer->session);
   if (StartHashing(session, offer) || StartSharing(session, offer)) return;
   if (offer->open.empty() || now_ >= offer->patience || draining_) return AnswerOffer(*offer);
@@ -212,6 +213,7 @@ void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
   }
+  if (offer.duplicate.has_value()) return EndDuplicating(*session, step.offer);
   if (offer.in_part.front().reader == kNoChunk) {
     NoteDigests(*session, offer, event.contents);
   } else {

@@ -49,9 +49,16 @@ EngineState::ChunkSums EngineState::SumChunks() const {
     if (!chunk.live()) continue;
     const Bytes size = chunk.job->chunk_size;
     const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
-    Add(chunk, names.size(), &sums.of_jobs.at(chunk.job->id));
-    // What sessions have in common is counted once among all jobs.
-    if (chunk.common != nullptr && !counted.insert(chunk.common).second) {
+    // What sessions have in common is counted once among all jobs, and what duplicates have in
+    // common also once in their job.
+    const bool is_counted = chunk.common != nullptr && !counted.insert(chunk.common).second;
+    std::vector<KindUsage>& of_job = sums.of_jobs.at(chunk.job->id);
+    if (is_counted && chunk.common->of == &chunk.job->duplicated) {
+      of_job[static_cast<int>(chunk.kind)].shared += size;
+    } else {
+      Add(chunk, names.size(), &of_job);
+    }
+    if (is_counted) {
       sums.all[static_cast<int>(chunk.kind)].shared += size;
     } else {
       Add(chunk, names.size(), &sums.all);

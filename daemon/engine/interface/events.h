@@ -175,6 +175,17 @@ struct OfferCall {
   // The chunks are offered again by the engine itself whenever they were written. Answered at once.
   bool repeats = false;
 };
+// New chunks with the content of `chunks`, of which no byte is copied: all hold it in common until
+// one of them is written (common/duplicates.cc). Answered with AllocateReply: one chunk for each of
+// `chunks`, in their order, then the next copies of them.
+struct DuplicateCall {
+  CallId call;
+  SessionId session;
+  uint64_t request_id = 0;
+  std::vector<ChunkId> chunks;
+  uint32_t copies = 1;   // New chunks for each of `chunks`.
+  Duration deadline{0};  // Zero: the limit max_wait. For the chunks to come to host memory.
+};
 struct DescribeCall {
   CallId call;
   SessionId session;
@@ -366,13 +377,14 @@ struct HostMemory {
 // Time passed. At least every 100 ms while anything waits.
 struct Tick {};
 
-using Event = std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall,
-                           AllocateCall, FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall,
-                           DescribeCall, ReportCall, ResizeCall, ReturnRegionsCall, InspectCall,
-                           TraceCall, DrainCall, TransferDone, RegionMade, RegionDropped, StoreMade,
-                           StoreDropped, Tick, StepCall, CommitCall, StepDone, Restore, HostMemory,
-                           SlotReleased, SlotPopulated, ClientQuiet, DiscardCall, EndPartCall,
-                           OfferCall, DeviceState, EndJobCall, SetQuotasCall, SnapshotSaved>;
+using Event =
+    std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
+                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
+                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
+                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
+                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
+                 ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState, EndJobCall,
+                 SetQuotasCall, SnapshotSaved, DuplicateCall>;
 
 }  // namespace memtide
 

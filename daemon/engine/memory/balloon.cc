@@ -66,8 +66,9 @@ void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change)
 void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
   const Job& job = *sessions_.Find(session)->job;
   // In host memory, chunks whose content is common are leased beside those that need the job's
-  // slots.
-  const uint32_t common = job.work == Tier::kHost ? job.common.value() : 0;
+  // slots. Duplicates are not counted, as they are about to be written.
+  const uint32_t duplicates = std::min(job.common.value(), job.duplicated.readers());
+  const uint32_t common = job.work == Tier::kHost ? job.common.value() - duplicates : 0;
   Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
                        job.LeaseBudgetOf(most_slots)});
 }

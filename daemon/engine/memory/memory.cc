@@ -131,6 +131,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   FinishResize(job);
   ScheduleRoomCheck(job, tier);
   AllocateWaiting(job);
+  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
 }
 
 void EngineState::SendRegions(const Job& job, uint32_t region) {

@@ -57,18 +57,26 @@ void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   FreeChunk(from);
 }
 
-// RESOURCE_EXHAUSTED: the home tier has no free slot; a segment with more is being made if the
-// share permits.
+// RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
+// with more of them is being made.
 absl::StatusOr<Slot> EngineState::TakeHomeSlot(Job& job, ChunkIndex shared) {
-  const SlotPool& slots = job.share(job.home).slots();
+  Share& home = job.share(job.home);
+  const SlotPool& slots = home.slots();
   const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
   if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
+    if (home.is_elastic() && wanted > slots.size()) {
+      GrowShare(job, job.home, wanted - slots.size());
+    }
     Grow(job, job.home);
+    if (home.making() != kNoSegment) {
+      return CallAgain(
+          absl::StrCat("memory for a copy of chunk ", IdOf(shared).value(), " is being made"));
+    }
     return absl::ResourceExhaustedError(absl::StrCat(
-        "sessions share the content of chunk ", IdOf(shared).value(), ", and the job's ",
+        "chunk ", IdOf(shared).value(), " has its content in common with others, and the job's ",
         TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
   }
-  return job.share(job.home).Take();
+  return home.Take();
 }
 
 // A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.

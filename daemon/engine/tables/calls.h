@@ -51,6 +51,8 @@ struct Offer {
   std::vector<Item> open;     // Not decided.
   std::vector<Item> in_part;  // In the step part that waits or runs.
   OfferReply reply;
+  // It is none: chunks are to be duplicated (common/duplicates.cc).
+  absl::optional<DuplicateCall> duplicate;
   Count::Token of_session;  // In its waiting_calls, while no part waits or runs.
   // In the waiting_chunks of the job and the user, until its session ends.
   Count::Tokens chunks_of_job, chunks_of_user;

@@ -22,6 +22,12 @@ CommonContent& CommonContents::Add(const Digest& digest, Slot slot) {
   return *content;
 }
 
+CommonContent& CommonContents::AddWhole(Slot slot) {
+  CommonContent& content = Add({0, ++added_whole_}, std::move(slot));
+  content.whole = true;
+  return content;
+}
+
 void CommonContents::Remove(const CommonContent& content) {
   MEMTIDE_CHECK(content.readers.value() == 0);
   MEMTIDE_CHECK(contents_.erase(Digest(content.digest)) == 1);
@@ -31,6 +37,12 @@ std::set<SlotNumber> CommonContents::slots() const {
   std::set<SlotNumber> slots;
   for (const auto& [digest, content] : contents_) slots.insert(content->slot.number());
   return slots;
+}
+
+uint32_t CommonContents::readers() const {
+  uint32_t readers = 0;
+  for (const auto& [digest, content] : contents_) readers += content->readers.value();
+  return readers;
 }
 
 void CommonContents::Withdraw(const Digest& digest, SessionId session, ChunkId chunk) {

@@ -9,8 +9,11 @@
 // A digest only says what may be equal: bytes are compared before they become one. Digests are
 // computed with a secret that no client knows, and each user has CommonContents of its own.
 //
-// Ownership: it owns the slots of the contents, which point into the pool of the hidden job. A
-// CommonContent& stays valid until it is removed.
+// What chunks of one job hold in common after they were duplicated are CommonContents of that job
+// alone, in slots of its own, without digests that mean anything.
+//
+// Ownership: it owns the slots of the contents, which point into the pool of the job that has the
+// memory. A CommonContent& stays valid until it is removed.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_COMMON_CONTENTS_H_
@@ -37,6 +40,7 @@ struct CommonContent {
   Digest digest;
   Slot slot;           // In host memory.
   bool whole = false;  // The step part that makes it has ended.
+  Count::Token claim;  // A slot that chunks of its own job need as well.
   Count readers;
 };
 
@@ -50,11 +54,16 @@ class CommonContents {
   CommonContent* Find(const Digest& digest);
   // REQUIRES: there is none with this digest.
   CommonContent& Add(const Digest& digest, Slot slot);
+  // A content that is whole, with a digest that no other one here has.
+  CommonContent& AddWhole(Slot slot);
   // Frees its slot. REQUIRES: it has no reader.
   void Remove(const CommonContent& content);
   // Whether there is no content.
   bool empty() const { return contents_.empty(); }
+  uint32_t size() const { return static_cast<uint32_t>(contents_.size()); }
   std::set<SlotNumber> slots() const;
+  // The readers of all contents.
+  uint32_t readers() const;
 
   // The session offers a chunk with this digest, or not any more.
   void Offer(const Digest& digest, SessionId session, ChunkId chunk) {
@@ -71,12 +80,13 @@ class CommonContents {
 
   void CheckInvariants() const;
 
-  Job* job = nullptr;           // The hidden job. There is none before the first content.
+  Job* job = nullptr;           // Has the memory. A hidden job begins with the first content.
   std::set<SessionId> lent_to;  // Sessions that have its regions.
 
  private:
   std::map<Digest, std::unique_ptr<CommonContent>> contents_;
   std::map<Digest, Offers> offered_;
+  uint64_t added_whole_ = 0;
 };
 
 }  // namespace memtide

@@ -30,6 +30,19 @@ TEST_F(CommonContentsTest, AContentIsFoundByItsDigestUntilItIsRemoved) {
   EXPECT_EQ(pool_.used_slots(), 0u) << "its slot is free again";
 }
 
+TEST_F(CommonContentsTest, ContentsWithoutADigestOfTheirOwnAreWholeAndCountTheirReaders) {
+  CommonContent& first = contents_.AddWhole(pool_.Take());
+  CommonContent& second = contents_.AddWhole(pool_.Take());
+  EXPECT_TRUE(first.whole && second.whole);
+  EXPECT_EQ(contents_.size(), 2u);
+  const Count::Token one = first.readers.Take(), two = first.readers.Take();
+  Count::Token three = second.readers.Take();
+  EXPECT_EQ(contents_.readers(), 3u);
+  three.End();
+  contents_.Remove(second);
+  EXPECT_EQ(contents_.size(), 1u);
+}
+
 TEST_F(CommonContentsTest, WhatASessionOffersTwiceItStillOffersAlone) {
   contents_.Offer(kDigest, kFirst, ChunkId(1));
   contents_.Offer(kDigest, kFirst, ChunkId(2));

@@ -85,6 +85,12 @@ class EngineByteHarness {
       Post(Done(transfer, std::move(status)));
     }
   }
+  // Ends what began last.
+  void FinishNewest() {
+    in_flight_.push_front(std::move(in_flight_.back()));
+    in_flight_.pop_back();
+    FinishOne();
+  }
   // Lets time pass in which nothing that is in flight ends.
   void Wait(Duration time) {
     now_ += time;

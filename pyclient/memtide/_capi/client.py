@@ -243,6 +243,21 @@ class Client(Steps):
         The daemon looks for equal ones itself whenever they were written."""
         check(self._lib.memtide_offer_when_written(self._handle, places.address, places.count))
 
+    def duplicate(self, places: Places, copies: int) -> int:
+        """Makes `copies` new chunks with the content of each of these, at consecutive places: in
+        the order of `places`, again and again. Returns the first. No byte is copied before one of
+        them is written, which needs room of its own then.
+
+        ResourceExhausted: there is no room. FailedPrecondition: the job has a name, or no host
+        memory, or a chunk holds nothing yet. Aborted: a chunk is in use."""
+        first = c_uint32()
+        check(
+            self._lib.memtide_duplicate(
+                self._handle, places.address, places.count, copies, byref(first)
+            )
+        )
+        return first.value
+
     def free(self, first_place: int, count: int) -> None:
         """Frees the chunks at `count` consecutive places."""
         check(self._lib.memtide_free(self._handle, first_place, count))

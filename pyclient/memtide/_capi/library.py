@@ -219,6 +219,7 @@ def load_library() -> ctypes.CDLL:
         "memtide_discard": (places, c_int),
         "memtide_offer": ([*places, c_void_p], c_int),
         "memtide_offer_when_written": (places, c_int),
+        "memtide_duplicate": ([*places, c_uint32, POINTER(c_uint32)], c_int),
         "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
         "memtide_acquire": ([*places, c_int, c_int], c_int),
         "memtide_release": (places, c_int),

@@ -19,7 +19,7 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -32,13 +32,13 @@ from memtide._util.devices import device_name, gpu_module
 from memtide.errors import FailedPrecondition, NoRoom, ResourceExhausted
 
 
-@dataclass(frozen=True)
-class _Span:
+class _Span(NamedTuple):
     """The bytes of a live storage, and what its end returns to its arena."""
 
     size_bytes: int
     taken_bytes: int  # With the padding that its arena took for it.
     returned: deque[tuple[int, int]]
+    before_bytes: int = 0  # Those of them that lie before the storage.
 
 
 class Storages:
@@ -78,7 +78,7 @@ class Storages:
                 if returned not in self._looked_at:
                     start, _ = returned
                     span = self._spans.pop(start)
-                    span.returned.append((start, span.taken_bytes))
+                    span.returned.append((start - span.before_bytes, span.taken_bytes))
                 elif self._looked_at[returned] == 1:
                     del self._looked_at[returned]
                 else:
@@ -184,6 +184,28 @@ class Arena:
                 self._free.remove(start, start + taken_bytes)
                 self._count(taken_bytes)
                 span = _Span(size_bytes, taken_bytes, self._returned)
+                storages.append(self._storages.over(start, span))
+            return storages
+
+    def take_over_whole(
+        self, places: Iterable[int], spans: Sequence[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """As `take_over`, for consecutive places, and what the spans leave of the chunks is taken,
+        too, as long as they live: no other tensor comes to lie there. REQUIRES: there is a span."""
+        with self._lock:
+            numbers = sorted(places)
+            begin = self._base + numbers[0] * self._chunk_bytes
+            end = self._base + (numbers[-1] + 1) * self._chunk_bytes
+            self.places.update(numbers)
+            self._count(end - begin)
+            starts = sorted(start for start, _ in spans)
+            # Each takes the bytes up to the next one, and the first also those before it.
+            taken_until = dict(zip(starts, [*starts[1:], end], strict=True))
+            storages = []
+            for start, size_bytes in spans:
+                before = start - begin if start == starts[0] else 0
+                taken_bytes = taken_until[start] - start + before
+                span = _Span(size_bytes, taken_bytes, self._returned, before)
                 storages.append(self._storages.over(start, span))
             return storages
 

@@ -86,6 +86,18 @@ class Arenas:
         """The kind of the chunk at a place; None: there is none."""
         return next((arena.kind for arena in self._all() if place in arena.places), None)
 
+    def at(self, place: int) -> Arena | None:
+        """The arena that has the chunk at a place; None: there is none."""
+        return next((arena for arena in self._all() if place in arena.places), None)
+
+    def number_at(self, place: int) -> int:
+        """A number of the arena that has the chunk at a place, which is smaller for parameters than
+        for states, and for these than for all others."""
+        arenas = list(self._arenas.items())
+        kind, row = next((key for key, arena in arenas if place in arena.places), (Kind.OTHER, 0))
+        order = [Kind.PARAMETER, Kind.OPTIMIZER_STATE, Kind.GRADIENT, Kind.ACTIVATION, Kind.OTHER]
+        return order.index(kind) * MOST_STATES + row
+
     def places(self) -> set[int]:
         """The places of all chunks."""
         return set().union(*(arena.places for arena in self._all()))

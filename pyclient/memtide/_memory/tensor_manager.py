@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ _NO_PLACES = Places(())
 _NONE = range(0)
 _CACHED_BYTES = 256 * 2**20
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_managers: weakref.WeakSet[TensorManager] = weakref.WeakSet()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -74,10 +76,16 @@ def _address_of_subclass(tensor: torch.Tensor) -> int:
         return 0
 
 
+def manager_of(tensor: torch.Tensor) -> TensorManager | None:
+    """The manager in whose chunks a tensor is. None: it is in none of this process."""
+    return next((m for m in list(_managers) if m.here and m.manages(tensor)), None)
+
+
 class TensorManager:
     """The tensors in the arenas of one client."""
 
     def __init__(self, client: Client, ledger: LeaseLedger) -> None:
+        _managers.add(self)
         properties = client.properties
         self.client = client
         self.ledger = ledger
@@ -273,6 +281,22 @@ class TensorManager:
         storages = self._arenas.of(kind, row).take_over(places, spans)
         self._note_pressure()
         return storages
+
+    def take_over_beside(
+        self, place: int, places: Iterable[int], spans: Sequence[tuple[int, int]]
+    ) -> list[torch.UntypedStorage]:
+        """As Arena.take_over_whole, into the arena that has the chunk at `place`."""
+        arena = self._arenas.at(place)
+        assert arena is not None
+        return arena.take_over_whole(places, spans)
+
+    def note_new_chunks(self) -> None:
+        """To be called when take_over_beside has added chunks."""
+        self._note_pressure()
+
+    def arena_number(self, place: int) -> int:
+        """A number of the arena that has the chunk at a place: parameters, states, then others."""
+        return self._arenas.number_at(place)
 
     def trim_all(self) -> None:
         """Returns all chunks without a live tensor to the pools."""

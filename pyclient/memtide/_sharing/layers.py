@@ -9,13 +9,15 @@ is that of all.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from memtide._memory.duplicates import Duplicates
+from memtide._memory.tensor_manager import tensors_in
 from memtide._sharing import sharded_layers
 from memtide._sharing.live_modules import check_untied
 from memtide.errors import FailedPrecondition, InvalidArgument
@@ -75,20 +77,25 @@ def delink(
     layers = list(layers)
     if moments not in ("copy", "fresh"):
         raise InvalidArgument(f'moments is "{moments}"; it must be "copy" or "fresh"')
-    states = sharded_layers.states_of(layers) if sharded_layers.are_sharded(layers) else []
+    of_fsdp = sharded_layers.states_of(layers) if sharded_layers.are_sharded(layers) else []
     shared = dict(_parameters_of(layers[0])) if layers else {}
     for number, layer in enumerate(layers[1:], 1):
         for name, parameter in _parameters_of(layer):
             if shared.get(name) is not parameter:
-                raise FailedPrecondition(_why_not_shared(name, number, sharded=bool(states)))
+                raise FailedPrecondition(_why_not_shared(name, number, sharded=bool(of_fsdp)))
+    with_states = moments == "copy"
+    states = []
+    if optimizer is not None and with_states:
+        states = [optimizer.state.get(p) for p in shared.values()]
+    copies = _Copies(set(shared.values()), states, len(layers) - 1)
     owns = [{p: p for p in shared.values()}]
-    owns += [{p: _copy_of(p) for p in shared.values()} for _ in layers[1:]]
+    owns += [{p: copies.of_parameter(p) for p in shared.values()} for _ in layers[1:]]
     for layer, own in reversed(list(zip(layers[1:], owns[1:], strict=True))):
         for name, parameter in shared.items():
             _put(layer, name, own[parameter])
         if optimizer is not None:
-            _add(optimizer, own, with_states=moments == "copy")
-    sharded_layers.part(layers, states, owns)
+            _add(optimizer, own, copies, with_states=with_states)
+    sharded_layers.part(layers, of_fsdp, owns)
 
 
 def _why_not_shared(name: str, number: int, *, sharded: bool) -> str:
@@ -127,33 +134,55 @@ def _put(layer: nn.Module, name: str, parameter: nn.Parameter) -> None:
     layer.get_submodule(path).register_parameter(last, parameter)
 
 
-def _copy_of(parameter: nn.Parameter) -> nn.Parameter:
-    copied = nn.Parameter(_copied(parameter.detach()), parameter.requires_grad)
-    if parameter.grad is not None:
-        copied.grad = _copied(parameter.grad.detach())
-    return copied
+class _Copies:
+    """Copies of parameters, with their gradients, and of their optimizer states. Where that is
+    possible, bytes are copied at the first write to one of them: in chunks by the daemon
+    (duplicates.py), and in memory of torch's own allocators by torch (`c10::impl::cow`)."""
+
+    def __init__(self, parameters: Collection[nn.Parameter], states: Any, copies: int) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        self._in_chunks = Duplicates([*parameters, *gradients, *tensors_in(states)], copies)
+
+    def of_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
+        copied = nn.Parameter(self._of(parameter.detach()), parameter.requires_grad)
+        if parameter.grad is not None:
+            copied.grad = self._of(parameter.grad.detach())
+        return copied
+
+    def of_state(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._of(value.detach())
+        if isinstance(value, dict):
+            return {key: self.of_state(each) for key, each in value.items()}
+        return copy.deepcopy(value)
+
+    def _of(self, tensor: torch.Tensor) -> torch.Tensor:
+        in_chunks = self._in_chunks.take(tensor)
+        if in_chunks is not None:
+            return in_chunks
+        local = getattr(tensor, "_local_tensor", None)
+        if local is not None:  # A DTensor.
+            sharded = tensor.detach()
+            sharded._local_tensor = self._of(local)  # type: ignore[attr-defined]
+            return sharded
+        # The first write copies all of the storage, which FSDP's gradients have in common.
+        if tensor.untyped_storage().nbytes() > 2 * tensor.nbytes:
+            return tensor.clone()
+        try:
+            lazy = torch._lazy_clone(tensor)
+        except RuntimeError:
+            # The memory is none of torch's own allocators', and was not duplicated.
+            return tensor.clone()
+        return lazy
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the values of now. Where torch can, bytes are copied at the first write to one
-    of the two (`c10::impl::cow`)."""
-    local = getattr(tensor, "_local_tensor", None)
-    if local is not None:  # A DTensor.
-        sharded = tensor.detach()
-        sharded._local_tensor = _copied(local)  # type: ignore[attr-defined]
-        return sharded
-    # The first write copies all of the storage, which FSDP's gradients have in common.
-    if tensor.untyped_storage().nbytes() > 2 * tensor.nbytes:
-        return tensor.clone()
-    try:
-        lazy = torch._lazy_clone(tensor)
-    except RuntimeError:
-        # The memory is none of torch's own allocator's, such as chunks.
-        return tensor.clone()
-    return lazy
-
-
-def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_states: bool) -> None:
+def _add(
+    optimizer: Optimizer,
+    own: dict[nn.Parameter, nn.Parameter],
+    copies: _Copies,
+    *,
+    with_states: bool,
+) -> None:
     """Adds a layer's own parameters behind those of the first layer, where they are in an optimizer
     that was made for a plain model."""
     for group in optimizer.param_groups:
@@ -164,12 +193,4 @@ def _add(optimizer: Optimizer, own: dict[nn.Parameter, nn.Parameter], *, with_st
             group["params"] = [*params[:end], *new, *params[end:]]
     for shared, copied in own.items():
         if with_states and shared in optimizer.state:
-            optimizer.state[copied] = _copied_state(optimizer.state[shared])
-
-
-def _copied_state(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _copied(value.detach())
-    if isinstance(value, dict):
-        return {key: _copied_state(each) for key, each in value.items()}
-    return copy.deepcopy(value)
+            optimizer.state[copied] = copies.of_state(optimizer.state[shared])

@@ -23,7 +23,7 @@ from memtide._capi.client import (
     Stats,
 )
 from memtide._capi.lost_chunks import LostChunks
-from memtide.errors import FailedPrecondition, NotFound, ResourceExhausted
+from memtide.errors import Aborted, FailedPrecondition, NotFound, ResourceExhausted
 from torch import nn
 from torch.utils.dlpack import to_dlpack
 
@@ -73,6 +73,7 @@ class FakeClient(FakeSteps):
         self.most_host_homes = places
         self.host_homes: set[int] = set()
         self.discarded: list[tuple[int, ...]] = []  # The places of each call.
+        self.duplicated: list[tuple[int, ...]] = []  # As before.
         self.uses: Counter[int] = Counter()
         self.acquired: list[tuple[tuple[int, ...], Access]] = []
         # The phase and name of each reported moment; None ends an iteration.
@@ -102,6 +103,18 @@ class FakeClient(FakeSteps):
         self._fill(first, count, _NEW)
         if home is Home.HOST:
             self.host_homes.update(range(first, first + count))
+        return first
+
+    def duplicate(self, places: Places, copies: int) -> int:
+        self._check(places.numbers)
+        if any(self.uses[place] for place in places.numbers):
+            raise Aborted("in use")
+        first = self.allocate(Kind.OTHER, places.count * copies)
+        for number, place in enumerate(places.numbers * copies):
+            self.kinds[first + number] = self.kinds[place]
+            to, start = ((first + number) * CHUNK_BYTES, place * CHUNK_BYTES)
+            self._memory[to : to + CHUNK_BYTES] = self._memory[start : start + CHUNK_BYTES]
+        self.duplicated.append(places.numbers)
         return first
 
     def discard(self, places: Places) -> None:

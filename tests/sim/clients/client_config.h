@@ -38,6 +38,7 @@ enum class ClientOp : uint8_t {
   kSetQuotas,
   kEndJob,
   kHostMemory,  // Programs beside the daemon take memory of the machine, or give it back.
+  kDuplicate,
 };
 
 struct ClientConfig {

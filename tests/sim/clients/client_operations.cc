@@ -43,6 +43,8 @@ void ClientSimulation::StepClient(Client* client, ClientOp operation) {
       return Release(client);
     case ClientOp::kOffer:
       return Offer(client);
+    case ClientOp::kDuplicate:
+      return Duplicate(client);
     case ClientOp::kPart:
       return StartPart(client);
     case ClientOp::kEndPart:

@@ -99,8 +99,11 @@ bool ClientSimulation::IsPermitted(const Waiting& waiting, Code code) {
     });
   }
   if (code == Code::kFailedPrecondition) return !std::holds_alternative<ReleaseCall>(waiting.event);
-  // A number that is in use.
-  if (code == Code::kInvalidArgument) return std::holds_alternative<StepCall>(waiting.event);
+  // A number that is in use, or too many duplicates.
+  if (code == Code::kInvalidArgument) {
+    return std::holds_alternative<StepCall>(waiting.event) ||
+           std::holds_alternative<DuplicateCall>(waiting.event);
+  }
   return true;
 }
 
@@ -124,6 +127,12 @@ void ClientSimulation::ObserveReply(const Reply& reply) {
     if (reply.status.message().find("the quota of ") != absl::string_view::npos) {
       Hit(ClientProbe::kRefusedByQuota);
     }
+    if (reply.status.code() == Code::kResourceExhausted) {
+      if (std::holds_alternative<DuplicateCall>(event)) Hit(ClientProbe::kNoRoomToDuplicate);
+      if (reply.status.message().find("in common") != absl::string_view::npos) {
+        Hit(ClientProbe::kNoRoomToWrite);
+      }
+    }
     if (client == nullptr) return;
     if (std::holds_alternative<AllocateCall>(event)) client->allocating = false;
     if (std::holds_alternative<OpenCall>(event)) return EndClient(*session);
@@ -137,7 +146,9 @@ void ClientSimulation::ObserveReply(const Reply& reply) {
     Hit(ClientProbe::kEndedJob);
   }
   if (client == nullptr) return;
-  if (const auto* allocated = std::get_if<AllocateReply>(&reply.value)) {
+  if (const auto* duplicate = std::get_if<DuplicateCall>(&event)) {
+    OnDuplicate(client, *duplicate, std::get<AllocateReply>(reply.value));
+  } else if (const auto* allocated = std::get_if<AllocateReply>(&reply.value)) {
     client->chunks = allocated->chunks;
     for (const ChunkId chunk : client->chunks) client->contents[chunk] = Content();
   } else if (const auto* open = std::get_if<OpenReply>(&reply.value)) {

@@ -66,7 +66,10 @@ enum class ClientProbe : uint8_t {
   kCommittedShared,
   kDiedInOffer,
   kSharedByItself,  // The engine has repeated an offer, and made or met a common content.
-  kNoMemory,        // A region for common contents could not be made.
+  kDuplicated,
+  kNoRoomToDuplicate,
+  kNoRoomToWrite,  // A chunk that has its content in common with others.
+  kNoMemory,       // A region for common contents could not be made.
   // With quotas:
   kOverQuota,    // A quota was set below what was in use,
   kBackInQuota,  // and then shrank to it.
@@ -89,7 +92,7 @@ enum class ClientProbe : uint8_t {
   kResumed,  // and all stages of a job went on from their last step.
   kDiskFailed,
 };
-inline constexpr int kClientProbes = 50;
+inline constexpr int kClientProbes = 53;
 
 struct ClientOutcome {
   std::string broken, last;  // As in Outcome.
@@ -144,6 +147,7 @@ class ClientSimulation {
   // --- What the subclasses add ---
   virtual void Connect() = 0;
   virtual void Offer(Client* client) {}
+  virtual void Duplicate(Client* client) {}
   virtual void StartPart(Client* client) = 0;
   virtual void Commit(Client* client) = 0;
   virtual void Hostile(Client* client) = 0;
@@ -165,6 +169,7 @@ class ClientSimulation {
   virtual void OnFetch(Client* client, const FetchCall& call, const FetchReply& reply);
   virtual void OnPart(Client* client, const Waiting& waiting, const PartReply& reply);
   virtual void OnOffer(Client* client, const OfferCall& call, const OfferReply& reply) {}
+  virtual void OnDuplicate(Client* client, const DuplicateCall& call, const AllocateReply& reply) {}
   virtual void OnCommit(Client* client, const CommitCall& call);
   // The client has computed the part.
   virtual void TakeResults(Client* client, const Held& held) = 0;

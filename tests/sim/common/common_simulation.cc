@@ -1,5 +1,7 @@
 #include "tests/sim/common/common_simulation.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace memtide::sim {
 
 ClientConfig WithCommonContents(uint64_t seed) {
@@ -35,6 +37,12 @@ ClientConfig WithCommonContents(uint64_t seed) {
                     {ClientOp::kClose, 1},     {ClientOp::kHang, 1}};
   DrawRun({ClientOp::kPart, ClientOp::kCommit, ClientOp::kFree, ClientOp::kDiscard}, &random,
           &config);
+  // Drawn apart from the others, so that seeds without duplicates are as they were before.
+  Random of_duplicates(seed ^ 0x6475706c);
+  if (of_duplicates.Percent(40)) {
+    config.weights[ClientOp::kDuplicate] = of_duplicates.Between(2, 12);
+    if (config.elastic && of_duplicates.Percent(60)) config.host_slots += 60;
+  }
   return config;
 }
 
@@ -100,6 +108,42 @@ void CommonSimulation::Offer(Script* script) {
   Ask(offer);
 }
 
+void CommonSimulation::Duplicate(Script* script) {
+  if (script->chunks.size() > 4 * config_.chunks) return;
+  DuplicateCall call;
+  call.session = script->session;
+  call.request_id = next_request_++;
+  call.copies = random_.Between(1, 3);
+  for (const ChunkId chunk : script->chunks) {
+    if (random_.Percent(30) && script->contents.count(chunk) != 0 && !IsBusy(*script, chunk)) {
+      call.chunks.push_back(chunk);
+    }
+  }
+  if (call.chunks.empty()) return;
+  if (random_.Percent(20)) call.deadline = config_.limits.max_wait / 2;
+  // What is in use is refused.
+  if (random_.Percent(80)) GiveBack(script, call.chunks);
+  Ask(call);
+}
+
+void CommonSimulation::OnDuplicate(Script* script, const DuplicateCall& call,
+                                   const AllocateReply& reply) {
+  if (reply.chunks.size() != call.chunks.size() * call.copies) {
+    return verdict_.Broken("another number of duplicates");
+  }
+  Hit(ClientProbe::kDuplicated);
+  for (size_t i = 0; i < reply.chunks.size(); ++i) {
+    const ChunkId source = call.chunks[i % call.chunks.size()], duplicate = reply.chunks[i];
+    const auto content = script->contents.find(source);
+    if (content == script->contents.end()) {
+      return verdict_.Broken(absl::StrCat("duplicated a freed chunk: ", ToText(Event(call))));
+    }
+    content->second.shared = 1;
+    script->contents[duplicate] = Content(content->second);
+    script->chunks.push_back(duplicate);
+  }
+}
+
 void CommonSimulation::StartPart(Script* script) {
   StepCall call;
   call.session = script->session;
@@ -120,6 +164,7 @@ void CommonSimulation::StartPart(Script* script) {
     Content& content = script->contents.at(chunks[i]);
     // It may be shared before the offer that waits is answered, or when the engine repeats one.
     const bool may_be_shared = content.shared != 0 || Waits<OfferCall>(script->session) ||
+                               Waits<DuplicateCall>(script->session) ||
                                script->repeated.count(call.chunks[i]) > 0;
     if (!may_be_shared) continue;
     Hit(ClientProbe::kWrittenByPart);
@@ -174,7 +219,10 @@ void CommonSimulation::Hostile(Script* script) {
   const std::vector<ChunkId> named = random_.Percent(50)
                                          ? std::vector<ChunkId>{other}
                                          : std::vector<ChunkId>{Pick(script->chunks), other};
-  switch (random_.Below(5)) {
+  const bool duplicates = config_.weights.count(ClientOp::kDuplicate) != 0;
+  switch (random_.Below(duplicates ? 6 : 5)) {
+    case 5:
+      return Ask(DuplicateCall{CallId(), script->session, next_request_++, named});
     case 0: {
       const Access access = random_.Percent(50) ? Access::kWrite : Access::kRead;
       return FetchToHost(script->session, access, named);

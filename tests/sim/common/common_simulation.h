@@ -26,12 +26,14 @@ class CommonSimulation : public ClientSimulation {
 
   void Connect() override;
   void Offer(Script* script) override;
+  void Duplicate(Script* script) override;
   void StartPart(Script* script) override;
   void Commit(Script* script) override;
   void Hostile(Script* script) override;
   Stamp AlikeStamp(const Script& script, ChunkId chunk) override;
   bool IsBusy(const Script& script, ChunkId chunk) const override;
   void OnOffer(Script* script, const OfferCall& call, const OfferReply& reply) override;
+  void OnDuplicate(Script* script, const DuplicateCall& call, const AllocateReply& reply) override;
   void TakeResults(Script* script, const Held& held) override;
 };
 

@@ -60,6 +60,7 @@ void Model::BeforeCall(const Event& event) {
   Call call;
   call.event = event;
   call.event_number = state_.events;
+  call.arrived = state_.now;
   call.faults_before = state_.faults;
   call.permitted = PermittedCodes(state_, event);
   if (const SessionId* session = SessionOf(event)) {

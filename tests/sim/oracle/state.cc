@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <variant>
 
 namespace memtide::sim {
 namespace {
@@ -88,6 +89,17 @@ const SessionState* State::FindSession(SessionId session) const {
 bool State::IsOpen(SessionId session) const {
   const SessionState* found = FindSession(session);
   return found != nullptr && found->phase == Phase::kOpen;
+}
+
+bool State::IsAwaited(const JobState& job) const {
+  if (job.name.empty() || !job.left) return false;
+  const Instant late = *job.left + job.time_to_live;
+  return std::any_of(calls.begin(), calls.end(), [&](const auto& waiting) {
+    const auto* open = std::get_if<OpenCall>(&waiting.second.event);
+    const SessionState* session = open != nullptr ? FindSession(open->session) : nullptr;
+    return session != nullptr && open->job_name == job.name && session->uid == job.uid &&
+           waiting.second.arrived < late;
+  });
 }
 
 const JobState* State::JobOf(SessionId session) const {

@@ -118,7 +118,8 @@ inline bool IsOnDeviceOf(const JobState& job, const Region& region) {
 struct Call {
   Event event;
   std::optional<SessionId> session;
-  uint64_t event_number = 0;  // The event that brought it.
+  uint64_t event_number = 0;  // The event that brought it,
+  Instant arrived;            // and when.
   Instant deadline;
   Codes permitted;       // As of the call; what happens while it waits adds to it.
   bool at_once = false;  // Must be answered in the step that asks.
@@ -167,6 +168,8 @@ struct State {
   Pool PoolFor(const OpenCall& open, Tier tier) const;
   const SessionState* FindSession(SessionId session) const;
   bool IsOpen(SessionId session) const;
+  // Whether an Open of the job has waited since before the job's time passed: then it does not end.
+  bool IsAwaited(const JobState& job) const;
   // Null unless the session is open.
   const JobState* JobOf(SessionId session) const;
   // Whether the chunk exists and the session may name it.
