@@ -112,6 +112,19 @@ TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
   EXPECT_LT(memtide.stalled, belady.stalled / 4);
 }
 
+TEST(ReplayTest, OnASlowLinkChunksLeaveThatAreSpreadOverTheStep) {
+  // 24 chunks in turn, a millisecond each. A chunk comes in three, so every third one can come in
+  // time; if neighbours left, their transfers would queue.
+  std::string iteration = "ar";
+  for (char chunk = 'b'; chunk <= 'x'; ++chunk) iteration += std::string(" | ") + chunk + "r";
+  const AccessSequence sequence = Made(Times(8, iteration));
+  ReplayOptions options = Slots(20, 24, Policy::kMemtide);
+  options.links.to_device.bytes_per_second /= 3;
+  const std::vector<IterationCost> iterations = Played(sequence, options).iterations;
+  EXPECT_LE(iterations.back().stalled, milliseconds(4));
+  EXPECT_LE(iterations.back().moved.to_device, kChunk * 8);
+}
+
 // What eight chunks of this kind cost that end in each iteration.
 IterationCost OfEndingChunks(v1::ChunkKind kind) {
   v1::Trace trace = BuildTrace(

@@ -37,7 +37,8 @@ std::vector<ResidencyPlan::Event> AccessPredictor::Events() const {
   for (size_t i = 0; i < events.size(); ++i) {
     const uint32_t event = followed().uses[i];
     const Kind use = followed().writes[i] ? Kind::kWrite : Kind::kRead;
-    events[i] = {MemberOf(event), event & 1 ? Kind::kFree : use};
+    const std::vector<uint32_t>& clock = followed().clock;
+    events[i] = {MemberOf(event), event & 1 ? Kind::kFree : use, clock[i + 1] - clock[i]};
   }
   return events;
 }

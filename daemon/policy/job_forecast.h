@@ -31,9 +31,9 @@ class JobForecast {
   // Report what the job does; see AccessPredictor.
   void Use(Member member, uint64_t clock, bool writes) { predictor_.Use(member, clock, writes); }
   void Free(Member member, uint64_t clock) { predictor_.Free(member, clock); }
-  // Ends the iteration. The next plan is for `slots`; nullopt: no plan is possible. False: the
-  // iteration had no event.
-  bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots);
+  // Ends the iteration. The next plan is for `slots`, with all uses on the tier `upper`; nullopt:
+  // no plan is possible. False: the iteration had no event. REQUIRES: upper != Tier::kSsd.
+  bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots, Tier upper);
   // Works on the next plan after a call that reported `uses` uses. Returns the members whose next
   // use or planned stay has changed since the last TakeChanges.
   AccessPredictor::Changes TakeChanges(size_t uses);
@@ -43,6 +43,10 @@ class JobForecast {
   bool has_plan() const { return plan_.has_value(); }
   // The tiers that the plan lets keep the member until its next event; nullopt: no plan covers it.
   absl::optional<ResidencyPlan::Stay> PlannedStay(Member member) const;
+
+  // Whether the plan has a slot of the tier from now on for the member, whose next use is at
+  // `time`. True where nothing is planned.
+  bool HasPlannedSlot(Tier tier, Member member, VirtualTime time) const;
 
   LinkClocks& links() { return links_; }
   const LinkClocks& links() const { return links_; }
@@ -81,9 +85,9 @@ class JobForecast {
 
   // Uses before prefetched_until are resident or on their way. Uses before
   // needed_until must be, or they will come too late, given the speed of the links; it is computed
-  // again at recompute_at.
+  // again at recompute_at. The job reports its uses up to next_report at once.
   struct Lookahead {
-    VirtualTime prefetched_until, needed_until, recompute_at;
+    VirtualTime prefetched_until, needed_until, recompute_at, next_report;
   };
   // Nothing is prefetched to the SSD.
   Lookahead& lookahead(Tier tier) {
@@ -93,7 +97,8 @@ class JobForecast {
 
   AccessPredictor predictor_;
   absl::optional<ResidencyPlan> plan_, next_plan_;
-  bool plan_ended_ = false;  // Since the last TakeChanges().
+  Tier upper_ = Tier::kHost;  // The tier of all uses in the plans.
+  bool plan_ended_ = false;   // Since the last TakeChanges().
   LinkClocks links_;
   std::array<Lookahead, kTiers - 1> lookaheads_;  // By memory tier.
 };
@@ -114,6 +119,7 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
     if (!member.has_value()) return;
     if (next_report == 0) {
       next_report = predictor_.MicrosUntil(time);
+      ahead.next_report = time;
       busy += next_report;
     }
     if (predictor_.NextUse(*member) != time) continue;

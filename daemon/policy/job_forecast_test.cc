@@ -22,7 +22,7 @@ class JobForecastTest : public testing::Test {
     clock_ += kMicrosAUse;
   }
   void EndIteration() {
-    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_));
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
     forecast_.TakeChanges(kMembers);
   }
   void Iterate() {
@@ -62,7 +62,7 @@ class JobForecastTest : public testing::Test {
 };
 
 TEST_F(JobForecastTest, AnIterationWithoutAnEventDoesNotEnd) {
-  EXPECT_FALSE(forecast_.EndIteration(clock_, slots_));
+  EXPECT_FALSE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
 }
 
 TEST_F(JobForecastTest, APlanHoldsFromTheIterationThatRepeatsUntilOneThatDiffers) {
@@ -91,7 +91,7 @@ TEST_F(JobForecastTest, APlanEndsWhereNoneIsPossible) {
   slots_.reset();
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
   forecast_.TakeChanges(0);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
   EXPECT_FALSE(forecast_.has_plan());
   EXPECT_TRUE(forecast_.TakeChanges(0).all) << "other copies may leave now";
   EXPECT_FALSE(forecast_.TakeChanges(0).all);
@@ -102,12 +102,12 @@ TEST_F(JobForecastTest, ANewPlanChangesEveryMember) {
   Iterate();
   Iterate();
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
   ASSERT_TRUE(forecast_.has_plan());
   EXPECT_FALSE(forecast_.TakeChanges(kMembers).all) << "the plan is the one that was there";
   slots_ = ResidencyPlan::Slots{6, absl::nullopt};
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
   EXPECT_TRUE(forecast_.TakeChanges(kMembers).all);
 }
 
@@ -174,6 +174,36 @@ TEST_F(JobForecastTest, UsesThatTheJobLeftOutArePassedOver) {
   Use(3);
   blocked_.reset();
   EXPECT_EQ(Prefetched(), std::vector<uint32_t>({4, 5, 6, 7, 0, 1, 2, 3}));
+}
+
+TEST_F(JobForecastTest, AMemberThatLeavesHasASlotShortlyBeforeItIsUsed) {
+  // The job reports ten uses at a time.
+  constexpr uint32_t kMany = 40, kReported = 10, kEarlier = 8;
+  slots_ = ResidencyPlan::Slots{20, absl::nullopt};
+  SetMicros(3 * kMicrosAUse);
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    for (uint32_t member = 0; member < kMany; ++member) {
+      forecast_.Use(Member(member), clock_, /*writes=*/false);
+      if (member % kReported == kReported - 1) clock_ += kReported * kMicrosAUse;
+    }
+    EndIteration();
+  }
+  ASSERT_TRUE(forecast_.has_plan());
+  const auto no_transfer = [](Member, VirtualTime) -> absl::optional<bool> { return false; };
+  forecast_.LookAhead(Tier::kDevice, no_transfer);
+  uint32_t leave = 0, wait = 0;
+  for (uint32_t member = 0; member < kMany; ++member) {
+    const VirtualTime next = forecast_.predictor().NextUse(Member(member));
+    const ResidencyPlan::Stay stay = *forecast_.PlannedStay(Member(member));
+    const bool has_slot = forecast_.HasPlannedSlot(Tier::kDevice, Member(member), next);
+    EXPECT_EQ(has_slot, stay.upper || member <= kReported + stay.ahead + kEarlier) << member;
+    EXPECT_TRUE(forecast_.HasPlannedSlot(Tier::kHost, Member(member), next))
+        << "nothing is planned";
+    leave += !stay.upper;
+    wait += !has_slot;
+  }
+  EXPECT_GT(wait, 0u);
+  EXPECT_GT(leave, wait);
 }
 
 using JobForecastDeathTest = JobForecastTest;

@@ -14,8 +14,12 @@
 // congestion from circuit routing (McMurchie and Ebeling, PathFinder, FPGA 1995). On the shipped
 // traces, one iteration costs 1.02 to 1.16 of what a linear program finds for the same slots.
 //
+// A plan that knows how long computing and transfers take has two prices more. A transfer over
+// the link to the upper tier is dear where it would find the link taken (planned_link.h), and a
+// member on its way takes a slot of the upper tier: the slower the link, the longer.
+//
 // An iteration is a circle: its end is followed by its beginning. Time is in events, and coarser if
-// there are more than kMostPoints. Memory: 7 bytes per event, 4 per member, 40 per point.
+// there are more than kMostPoints. Memory: 46 bytes per event, 4 per member, 104 per point.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_POLICY_RESIDENCY_PLAN_H_
@@ -26,6 +30,7 @@
 
 #include "absl/types/optional.h"
 #include "base/ids.h"
+#include "daemon/policy/planned_link.h"
 
 namespace memtide {
 
@@ -36,6 +41,11 @@ class ResidencyPlan {
 
     Member member;
     Kind kind = Kind::kRead;
+    uint32_t micros = 0;  // Until the next event, without stalls.
+  };
+  // How long a transfer to the upper tier, or from it, takes in microseconds; 0: unknown.
+  struct Transfers {
+    uint64_t in_micros = 0, out_micros = 0;
   };
   struct Slots {
     uint32_t upper = 0;
@@ -48,10 +58,12 @@ class ResidencyPlan {
   // The tiers that keep the member's copy from one of its events to the next.
   struct Stay {
     bool upper = false, middle = false;
+    // How many events before the next one the upper tier has a slot for a member that comes back.
+    uint32_t ahead = 0;
   };
 
   // Every use is in the upper tier. The plan leaves some of `slots` free for transfers in flight.
-  ResidencyPlan(const std::vector<Event>& events, const Slots& slots);
+  ResidencyPlan(const std::vector<Event>& events, const Slots& slots, const Transfers& transfers);
 
   // Continues for about `choices` units of work; one unit is the choice of a member with few
   // events. REQUIRES: !done().
@@ -72,9 +84,7 @@ class ResidencyPlan {
     std::vector<double> history;    // The part of the price that never falls.
     std::vector<double> sums = {};  // Prefix sums of prices, by point.
   };
-  struct Span {
-    uint32_t begin = 0, end = 0;  // Points; `end` may lie in the next round of the circle.
-  };
+  using Span = PointSpan;
   // The points at which a stay from one event to the next takes a slot of each tier.
   struct Gap {
     Span upper, middle;
@@ -86,6 +96,12 @@ class ResidencyPlan {
     Stay stay;
   };
   static constexpr int kStates = 4;
+  // The transfers of a member that leaves the upper tier for a gap. It takes slots there, too.
+  struct Trip {
+    bool leaves = false, returns = false;  // By the link; a clean copy leaves without a transfer.
+    Span out, in;                          // `in` may end before the gap does.
+    double price = 0;
+  };
 
   size_t count(uint32_t member) const { return first_[member + 1] - first_[member]; }
   bool is_planned(uint32_t member) const;
@@ -94,8 +110,10 @@ class ResidencyPlan {
   Gap GapAfter(uint32_t member, size_t nth) const;
   void SumPrices(Tier* tier) const;
   double Price(const Tier& tier, Span span) const;
+  Trip TripIn(const Gap& gap, bool only, bool returns) const;
   void Take(Tier* tier, Span span, int by) const;
   void Occupy(uint32_t member, int by);
+  void Settle(uint32_t member, size_t nth, int state, Stay stay);
   void Choose(uint32_t member);
   void ExtendWays(uint32_t member, size_t nth, size_t step);
   bool EndRound();
@@ -107,9 +125,11 @@ class ResidencyPlan {
   std::vector<uint32_t> times_;
   std::vector<Event::Kind> kinds_;
   std::vector<Stay> stays_;
+  std::vector<Trip> trips_;  // After the events after which the member leaves the upper tier.
   Tier upper_, middle_;
+  PlannedLink in_, out_;  // To the upper tier, and from it.
   double pressure_;
-  int rounds_ = 0;
+  int rounds_ = 0, refined_ = 0;
   uint32_t turn_ = 0;   // The member that chooses next.
   int64_t credit_ = 0;  // Units of work left; see Work.
   bool done_ = false;

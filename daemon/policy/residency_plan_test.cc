@@ -19,13 +19,14 @@ std::vector<ResidencyPlan::Event> Events(const std::string& text) {
     const Kind kind = text[i + 1] == 'r'   ? Kind::kRead
                       : text[i + 1] == 'w' ? Kind::kWrite
                                            : Kind::kFree;
-    events.push_back({Member(static_cast<uint32_t>(text[i] - 'a')), kind});
+    events.push_back({Member(static_cast<uint32_t>(text[i] - 'a')), kind, 1000});
   }
   return events;
 }
 
-ResidencyPlan Made(const std::vector<ResidencyPlan::Event>& events, ResidencyPlan::Slots slots) {
-  ResidencyPlan plan(events, slots);
+ResidencyPlan Made(const std::vector<ResidencyPlan::Event>& events, ResidencyPlan::Slots slots,
+                   ResidencyPlan::Transfers transfers = {}) {
+  ResidencyPlan plan(events, slots, transfers);
   while (!plan.done()) plan.Work(1);
   return plan;
 }
@@ -101,7 +102,7 @@ TEST(ResidencyPlanTest, KnowsOnlyTheEventsThatThereAre) {
   EXPECT_FALSE(plan.After(Member(0), 1).has_value());
   EXPECT_FALSE(plan.After(Member(1), 0).has_value()) << "a gap in the numbers";
   EXPECT_FALSE(plan.After(Member(9), 0).has_value());
-  EXPECT_TRUE(ResidencyPlan({}, {8, 8}).done());
+  EXPECT_TRUE(ResidencyPlan({}, {8, 8}, {}).done());
 }
 
 TEST(ResidencyPlanTest, WhoIsUsedAgainSoonerStays) {
@@ -157,7 +158,7 @@ TEST(ResidencyPlanTest, WantsNoSlotTwiceAndMovesLessThanKeepingNothing) {
     const Followed followed = Follow(events, Made(events, slots));
     EXPECT_LE(followed.most_upper, static_cast<int>(slots.upper)) << "round " << round;
     EXPECT_LE(followed.most_middle, static_cast<int>(*slots.middle)) << "round " << round;
-    const Followed without = Follow(events, ResidencyPlan(events, slots));
+    const Followed without = Follow(events, ResidencyPlan(events, slots, {}));
     EXPECT_LT(followed.moves, without.moves) << "round " << round;
   }
 }
@@ -189,6 +190,84 @@ TEST(ResidencyPlanTest, ALongIterationIsPlannedAtCoarserTimes) {
   EXPECT_EQ(between, 2000u) << "two uses in a row cost no slot";
   EXPECT_GT(stay, 900u) << "at any time 500 of the waiting ones have room";
   EXPECT_LT(stay, 1010u);
+}
+
+// Which of `members` members stay that are read in turn, a millisecond each.
+std::string StaysOfALoop(uint32_t members, ResidencyPlan::Slots slots,
+                         ResidencyPlan::Transfers transfers) {
+  std::vector<ResidencyPlan::Event> events;
+  for (uint32_t member = 0; member < members; ++member) {
+    events.push_back({Member(member), Kind::kRead, 1000});
+  }
+  const ResidencyPlan plan = Made(events, slots, transfers);
+  std::string stays;
+  for (uint32_t member = 0; member < members; ++member) {
+    stays += plan.After(Member(member), 0)->upper ? 's' : '.';
+  }
+  return stays;
+}
+
+size_t LongestRun(const std::string& text, char of) {
+  size_t longest = 0, run = 0;
+  for (const char c : text + text) {
+    run = c == of ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return longest;
+}
+
+TEST(ResidencyPlanTest, OnASlowLinkThoseThatLeaveAreSpread) {
+  const ResidencyPlan::Slots slots{20, absl::nullopt};
+  const std::string spread = StaysOfALoop(24, slots, {4000, 4000});
+  EXPECT_EQ(LongestRun(spread, '.'), 1u) << spread;
+  EXPECT_GE(std::count(spread.begin(), spread.end(), 's'), 15) << spread;
+  // The link is free for each that leaves, so that nothing spreads them.
+  EXPECT_GT(LongestRun(StaysOfALoop(24, slots, {10, 10}), '.'), 3u);
+}
+
+TEST(ResidencyPlanTest, AFastLinkSendsNoMoreThanTheSlotsDemand) {
+  const std::string stays = StaysOfALoop(24, {16, absl::nullopt}, {10, 10});
+  EXPECT_EQ(std::count(stays.begin(), stays.end(), 's'), 13) << stays;
+}
+
+TEST(ResidencyPlanTest, AMemberOnItsWayTakesASlotForAsLongAsItsTransfer) {
+  const std::vector<ResidencyPlan::Event> events = Events("ar br cr dr er fr gr hr ");
+  const auto ahead = [&](uint64_t in_micros) {
+    const ResidencyPlan plan = Made(events, {8, absl::nullopt}, {in_micros, in_micros});
+    uint32_t least = ~uint32_t{0};
+    for (uint32_t member = 0; member < 8; ++member) {
+      const ResidencyPlan::Stay stay = *plan.After(Member(member), 0);
+      if (!stay.upper) least = std::min(least, stay.ahead);
+    }
+    return least;
+  };
+  EXPECT_EQ(ahead(10), 0u);
+  EXPECT_EQ(ahead(3000), 2u);
+  EXPECT_EQ(ahead(0), 8u) << "at any time, as nothing is known of the link";
+}
+
+TEST(ResidencyPlanTest, AMemberThatCannotBeBackInTimeStays) {
+  // a is used again soon; b and c have time to go and come back.
+  const std::vector<ResidencyPlan::Event> events =
+      Events("ar br dr er ar cr fr gr hr ir jr kr lr mr nr or ");
+  for (const uint64_t micros : {uint64_t{0}, uint64_t{3000}}) {
+    const ResidencyPlan plan = Made(events, {5, absl::nullopt}, {micros, micros});
+    EXPECT_TRUE(plan.After(Member(0), 0)->upper) << micros;
+  }
+}
+
+TEST(ResidencyPlanTest, UsesReportedAtOneTimeAreSpreadOverTheTimeUntilTheNext) {
+  // Four reads are reported every four milliseconds.
+  std::vector<ResidencyPlan::Event> events;
+  for (uint32_t member = 0; member < 24; ++member) {
+    events.push_back({Member(member), Kind::kRead, member % 4 == 3 ? 4000u : 0u});
+  }
+  const ResidencyPlan plan = Made(events, {20, absl::nullopt}, {4000, 4000});
+  std::string stays;
+  for (uint32_t member = 0; member < 24; ++member) {
+    stays += plan.After(Member(member), 0)->upper ? 's' : '.';
+  }
+  EXPECT_EQ(stays, StaysOfALoop(24, {20, absl::nullopt}, {4000, 4000}));
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
 }
 
 void EngineState::EndIteration(Job& job, uint64_t clock) {
-  if (!job.forecast.EndIteration(clock, SlotsToPlan(job))) return;
+  if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.work)) return;
   const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
   ++counters_.iterations;
   // The peak of this iteration predicts that of the next one (decision 17).

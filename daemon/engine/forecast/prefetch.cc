@@ -88,7 +88,9 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
   if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
-  if (chunk.copies.flight || !HasRoomUntil(job, tier, expected)) {
+  // A copy that comes before its time takes a slot that the plan has given to another one.
+  if (chunk.copies.flight || !job.forecast.HasPlannedSlot(tier, member, time) ||
+      !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;
   }
   StopPrefetch(chunk);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from memtide._node.connect import Connection
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
+from memtide._trace.residency import Residency, residency
 from memtide.errors import MemtideError
 
 
@@ -51,18 +53,26 @@ class Outputs:
     def write_pictures(self, summary: Summary, connection: Connection, console: Console) -> None:
         """Draws the tide and exports the trace of the connection's job."""
         if self.tide is not None:
-            _draw(summary, self.tide, console)
+            _draw(summary, self.tide, connection, console)
         if self.trace is not None:
             _export_trace(connection, self.trace, console)
 
 
-def _draw(summary: Summary, path: Path, console: Console) -> None:
+def _draw(summary: Summary, path: Path, connection: Connection, console: Console) -> None:
     if summary.tide is None:
         console.print("memtide: no tide is drawn, as no optimizer stepped")
         return
     from memtide._plot import memory_plot
 
-    memory_plot.draw(summary.tide, path)
+    memory_plot.draw(summary.tide, path, _residency(connection))
+
+
+def _residency(connection: Connection) -> Residency | None:
+    # A daemon that ends first leaves no trace, and the picture lacks a panel.
+    with contextlib.suppress(MemtideError):
+        job_id = connection.client.properties.job_id
+        return residency(traces.parse(traces.fetch(connection.socket_dir, job_id)))
+    return None
 
 
 def _export_trace(connection: Connection, path: Path, console: Console) -> None:

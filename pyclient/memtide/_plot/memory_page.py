@@ -17,16 +17,23 @@ from memtide._plot.palette import (
     PHASE_COLOURS,
     RANK_COLOURS,
     RANK_LABELS,
+    colour_of,
+    drawn_rows,
     label_of,
+    staying_label,
 )
 from memtide._telemetry.memory_timeline import Tide
+from memtide._trace.residency import Residency
 
 _TEMPLATE = Path(__file__).with_name("memory_page.html")
 
 
-def page(tide: Tide) -> str:
-    """The HTML text of the page. REQUIRES: the tide has a sample."""
-    numbers = json.dumps(_numbers(tide), separators=(",", ":")).replace("<", "\\u003c")
+def page(tide: Tide, residency: Residency | None = None) -> str:
+    """The HTML text of the page. A residency of another iteration than the tide's is left out.
+    REQUIRES: the tide has a sample."""
+    numbers = json.dumps(
+        {**_numbers(tide), "residency": _rows(tide, residency)}, separators=(",", ":")
+    ).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace("{{DATA}}", numbers)
 
 
@@ -81,6 +88,18 @@ def _numbers(tide: Tide) -> dict[str, Any]:
                 ],
             }
             for rank, uses in tide.ranks().items()
+        ],
+    }
+
+
+def _rows(tide: Tide, residency: Residency | None) -> dict[str, Any] | None:
+    if residency is None or not tide.is_like(residency.phases):
+        return None
+    return {
+        "name": f"on {residency.tier}, by chunk: {staying_label(residency)}",
+        "rows": [
+            {"number": row.number, "colour": colour_of(row), "spans": row.spans}
+            for row in drawn_rows(residency.rows)
         ],
     }
 

@@ -15,9 +15,13 @@ from memtide._plot.palette import (
     PHASE_COLOURS,
     RANK_COLOURS,
     RANK_LABELS,
+    colour_of,
+    drawn_rows,
     label_of,
+    staying_label,
 )
 from memtide._telemetry.memory_timeline import Sample, Tide
+from memtide._trace.residency import Residency
 from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
 
@@ -40,17 +44,20 @@ def check_output(path: Path) -> None:
     check_writable(path)
 
 
-def draw(tide: Tide, path: Path) -> None:
+def draw(tide: Tide, path: Path, residency: Residency | None = None) -> None:
     """Writes the picture to `path`: an interactive page if its suffix is .html, else an image.
 
     There is one panel for each tier: the bytes on it, stacked by kind, and the budget, which is
     what the job may fill at that moment. The next panel is the process's memory outside chunks
     (activations, workspaces, Python). Where ranks share a job, each has a panel below, with the
-    chunks that it leases and its memory outside them. Bands mark forward, backward and step of this
+    chunks that it leases and its memory outside them. With `residency`, of an iteration with the
+    moments of this one, the last panel has a row for each chunk: coloured while it is on the
+    fastest tier, so that a full row is a chunk that stays, and a gap is one that leaves and comes
+    back. Another iteration's residency is not drawn. Bands mark forward, backward and step of this
     process. The red bars at the bottom are stalls.
     """
     if path.suffix == ".html":
-        path.write_text(memory_page.page(tide), encoding="utf-8")
+        path.write_text(memory_page.page(tide, residency), encoding="utf-8")
         return
     import matplotlib as mpl
 
@@ -58,13 +65,14 @@ def draw(tide: Tide, path: Path) -> None:
     from matplotlib import pyplot
 
     tiers, ranks = tide.tiers(), tide.ranks()
+    has_rows = residency is not None and tide.is_like(residency.phases)
     figure, panels = pyplot.subplots(
-        len(tiers) + 1 + len(ranks),
+        len(tiers) + 1 + len(ranks) + has_rows,
         1,
         sharex=True,
         squeeze=False,
-        figsize=(12, 2.2 + 2.4 * len(tiers) + 1.3 * len(ranks)),
-        height_ratios=[*([3] * len(tiers)), *([1.6] * (1 + len(ranks)))],
+        figsize=(12, 2.2 + 2.4 * (len(tiers) + has_rows) + 1.3 * len(ranks)),
+        height_ratios=[*([3] * len(tiers)), *([1.6] * (1 + len(ranks))), *([3] * has_rows)],
         layout="constrained",
     )
     moments = [sample.seconds for sample in tide.samples]
@@ -72,13 +80,16 @@ def draw(tide: Tide, path: Path) -> None:
     for panel, tier in zip(axes, tiers, strict=False):
         _draw_tier(panel, tide, tier, moments)
     _draw_own(axes[len(tiers)], tide, moments)
-    for panel, (rank, uses) in zip(axes[len(tiers) + 1 :], ranks.items(), strict=True):
+    for panel, (rank, uses) in zip(axes[len(tiers) + 1 :], ranks.items(), strict=False):
         _draw_rank(panel, rank, uses, moments, labelled=rank == min(ranks))
+    if residency is not None and has_rows:
+        _draw_residency(axes[-1], residency, moments)
     for panel in axes:
         _draw_phases(panel, tide.samples, labelled=panel is axes[0])
         panel.margins(x=0)
         panel.spines[["top", "right"]].set_visible(False)
-        panel.grid(axis="y", color="#d8dde3", linewidth=0.6)
+        if panel.get_yticks().size:
+            panel.grid(axis="y", color="#d8dde3", linewidth=0.6)
         panel.set_axisbelow(True)
         _draw_stalls(panel, tide, labelled=panel is axes[0])
     axes[-1].set_xlabel(f"seconds in iteration {tide.iteration}")
@@ -160,6 +171,18 @@ def _draw_rank(
     panel.set_ylabel(f"rank {rank},\nMiB")
     if labelled:
         panel.legend(loc="center left", frameon=False)
+
+
+def _draw_residency(panel: Axes, residency: Residency, moments: list[float]) -> None:
+    bounds = [*moments, moments[-1]]
+    rows = drawn_rows(residency.rows)
+    for index, row in enumerate(rows):
+        spans = [(bounds[first], bounds[end] - bounds[first]) for first, end in row.spans]
+        panel.broken_barh(spans, (index, 0.9), facecolor=colour_of(row), linewidth=0)
+    panel.set_ylim(len(rows), 0)
+    panel.set_yticks([])
+    panel.set_ylabel(f"on {residency.tier},\nby chunk")
+    panel.set_title(staying_label(residency), loc="right", fontsize="small", color="#52606d")
 
 
 def _draw_phases(panel: Axes, samples: list[Sample], *, labelled: bool) -> None:

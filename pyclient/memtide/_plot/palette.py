@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from memtide._trace.residency import Residency, Row
+
 COLOURS = {
     "parameter": "#2f6fb5",
     "gradient": "#e08a2e",
@@ -20,3 +24,22 @@ PHASE_COLOURS = {"forward": "#eef4fb", "backward": "#fdf3e7", "step": "#edf7f0"}
 def label_of(kind: str) -> str:
     """What the picture calls chunks of a kind."""
     return "moved activations" if kind == "activation" else kind.replace("_", " ")
+
+
+# More rows of chunks than these would be thinner than a pixel.
+_MOST_ROWS = 256
+
+
+def colour_of(row: Row) -> str:
+    """The colour of a chunk. Traces write kinds with spaces."""
+    return COLOURS.get(row.kind.replace(" ", "_"), COLOURS["other"])
+
+
+def drawn_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that the picture has: all, or of many every second, third and so on."""
+    return rows[:: -(-len(rows) // _MOST_ROWS) or 1]
+
+
+def staying_label(residency: Residency) -> str:
+    """How many chunks stay."""
+    return f"{residency.staying} of {len(residency.rows)} chunks stay on the {residency.tier}"

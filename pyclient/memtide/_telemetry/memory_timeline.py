@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -90,6 +91,10 @@ class Tide:
             }
             for rank in sorted(set().union(*at))
         }
+
+    def is_like(self, phases: Sequence[str]) -> bool:
+        """Whether the samples are of an iteration with moments of these phases."""
+        return [sample.phase for sample in self.samples] == list(phases)
 
     def stalls_s(self) -> list[float]:
         """Seconds that fetches stalled in each moment; 0 for the last, where they are unknown."""

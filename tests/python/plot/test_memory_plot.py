@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from memtide._plot import memory_page, memory_plot
-from memtide._plot.palette import RANK_COLOURS
+from memtide._plot.palette import COLOURS, RANK_COLOURS, drawn_rows
 from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
+from memtide._trace.residency import Residency, Row
 
 _MIB = 2**20
 # Stands for a browser: enough of a document for the page to draw itself and to answer a pointer.
@@ -141,6 +142,53 @@ def test_ranks_are_drawn_under_one_another(of_ranks: Tide, falling: Tide, tmp_pa
         assert (RANK_COLOURS["leased"] in image) == bool(count)
 
 
+@pytest.fixture
+def granular(falling: Tide) -> Residency:
+    """One chunk stays, and the other is away in the backward pass."""
+    phases = tuple(sample.phase for sample in falling.samples)
+    rows = (Row(4, "parameter", ((0, 12),)), Row(9, "optimizer state", ((0, 4), (8, 12))))
+    return Residency("device", phases, rows)
+
+
+def test_chunks_that_stay_and_that_leave_have_a_row_each(
+    falling: Tide, granular: Residency, tmp_path: Path
+) -> None:
+    memory_plot.draw(falling, tmp_path / "tide.svg", granular)
+    image = (tmp_path / "tide.svg").read_text(encoding="utf-8")
+    assert image.count('id="axes_') == 4
+    # The chunk that leaves has two bars.
+    assert image.count(f"fill: {COLOURS['optimizer_state']}") == 2
+    drawn = json.loads(
+        memory_page.page(falling, granular)
+        .split('type="application/json">')[1]
+        .split("</script>")[0]
+    )
+    assert drawn["residency"] == {
+        "name": "on device, by chunk: 1 of 2 chunks stay on the device",
+        "rows": [
+            {"number": 4, "colour": COLOURS["parameter"], "spans": [[0, 12]]},
+            {"number": 9, "colour": COLOURS["optimizer_state"], "spans": [[0, 4], [8, 12]]},
+        ],
+    }
+
+
+def test_the_residency_of_another_kind_of_iteration_is_not_drawn(
+    falling: Tide, granular: Residency, tmp_path: Path
+) -> None:
+    shorter = replace(granular, phases=granular.phases[1:])
+    memory_plot.draw(falling, tmp_path / "tide.svg", shorter)
+    assert (tmp_path / "tide.svg").read_text(encoding="utf-8").count('id="axes_') == 3
+    assert '"residency":null' in memory_page.page(falling, shorter)
+
+
+def test_of_many_chunks_every_nth_is_drawn() -> None:
+    rows = [Row(number, "parameter", ()) for number in range(1000)]
+    assert [row.number for row in drawn_rows(rows)][:2] == [0, 4]
+    assert len(drawn_rows(rows)) == 250
+    assert len(drawn_rows(rows[:256])) == 256
+    assert len(drawn_rows([])) == 0
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_image_is_drawn(suffix: str, falling: Tide, tmp_path: Path) -> None:
     path = tmp_path / f"tide.{suffix}"
@@ -213,10 +261,21 @@ def test_the_page_has_a_panel_for_each_rank(of_ranks: Tide, tmp_path: Path) -> N
     assert "rank 1: 15.0 MiB leased chunks, 300 MiB outside chunks" in page["tip"]
 
 
-def _shown(tide: Tide, folder: Path) -> dict[str, str]:
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript here")
+def test_the_page_has_a_row_for_each_chunk_and_says_which_are_away(
+    falling: Tide, granular: Residency, tmp_path: Path
+) -> None:
+    page = _shown(falling, tmp_path, granular)
+    assert "1 of 2 chunks stay on the device" in page["drawn"]
+    assert "NaN" not in page["drawn"] + page["even"]
+    assert page["tip"].endswith("away: chunks 9")
+    assert "away" not in _shown(falling, tmp_path)["tip"]
+
+
+def _shown(tide: Tide, folder: Path, residency: Residency | None = None) -> dict[str, str]:
     """What the page of a tide draws and says, by the place where it does."""
     path, browser = folder / "tide.html", folder / "browser.js"
-    memory_plot.draw(tide, path)
+    memory_plot.draw(tide, path, residency)
     browser.write_text(_BROWSER, encoding="utf-8")
     done = subprocess.run(
         ["node", browser, path], capture_output=True, text=True, check=True, timeout=60
