@@ -17,7 +17,7 @@ WorkQueue::WorkQueue(const char* name, const Options& options) : drops_rest_(opt
       RunOn(cpus);
       // A hint: where the limits forbid it, the thread is as urgent as the others. On Linux, a
       // thread has a priority of its own, named by its id.
-      setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice);
+      if (nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice);
       Run();
     });
     pthread_setname_np(threads_.back().native_handle(), name);

@@ -26,9 +26,7 @@ class WorkQueue {
  public:
   struct Options {
     size_t threads = 1;
-    // The threads' own nice value; higher is a lower priority. The process, whose other threads
-    // answer calls, may be more urgent (deploy/systemd/memtided.service).
-    int nice = 0;
+    int nice = 0;           // Added to the process's nice value: higher is a lower priority.
     std::vector<int> cpus;  // Where the threads run. Empty: anywhere.
     // Whether Finish() drops the tasks and pieces that have not begun, instead of running them.
     bool drops_rest = false;

@@ -41,7 +41,7 @@ done
 # Memory pressure of the machine neither ends the daemon nor swaps it out, and it cannot take every
 # thread.
 for line in OOMScoreAdjust=-900 OOMPolicy=continue ManagedOOMPreference=omit TasksMax=512 \
-  IOWeight=200 CPUWeight=1000 Nice=-10 StartLimitIntervalSec=0 MemorySwapMax=0; do
+  IOWeight=200 StartLimitIntervalSec=0 MemorySwapMax=0; do
   grep -qx "$line" "$unit" || { echo "the unit lacks $line" >&2; exit 1; }
 done
 

@@ -178,8 +178,8 @@ constexpr uint64_t kBrokenOnceWithQuarantine[] = {
 
 // The same, with budgets of writes.
 constexpr uint64_t kBrokenOnceWithBudgets[] = {
-    202611272012787,  // A job whose time had passed, and for which an Open waited, gave way to
-                      // others: the oracle took it for ended.
+    202611272012787,  // A job whose time had passed, and for which an Open waited, gave a slot of
+                      // the device back: the oracle took it for ended.
 };
 
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {

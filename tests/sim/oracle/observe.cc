@@ -67,8 +67,7 @@ void Model::ObserveDrop(const DropRegion& effect) {
       job.regions.insert(copy);
       return;
     }
-    const bool lingers =
-        job.sessions.empty() && (!job.IsLate(state_.now) || state_.IsAwaited(job));
+    const bool lingers = job.sessions.empty() && (!job.IsLate(state_.now) || state_.IsAwaited(job));
     const bool gives_way = job.shrunk != 0 || job.HasElasticDevice();
     if (job.leaving.count(effect.region) != 0 || (lingers && gives_way)) {
       if (lingers && job.leaving.count(effect.region) == 0) probes_.Hit(Probe::kShrankLingering);
