@@ -24,7 +24,7 @@ class Duplicates:
     be duplicated. Used by one thread, and not while an optimizer steps."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], copies: int) -> None:
-        self._left: dict[int, list[torch.Tensor]] = {}  # By the address.
+        self._left: dict[int, list[torch.Tensor]] = {}  # By the storage, of which each has one.
         by_manager: dict[TensorManager, dict[int, torch.Tensor]] = {}
         for tensor in tensors:
             manager = manager_of(tensor)
@@ -40,10 +40,7 @@ class Duplicates:
     def take(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The next copy of a tensor. None: there is none."""
         # `data_ptr` would end what torch shares between a tensor and its lazy clones.
-        if not self._left:
-            return None
-        address = torch._C._data_address(tensor)  # type: ignore[attr-defined]
-        left = self._left.get(address)
+        left = self._left.get(tensor.untyped_storage()._cdata)
         return left.pop() if left else None
 
     def _duplicate(self, manager: TensorManager, tensors: list[torch.Tensor], copies: int) -> None:
@@ -77,13 +74,14 @@ class Duplicates:
         for source, storage in zip(sources, storages, strict=True):
             empty = torch.empty(0, dtype=source.dtype, device=manager.device)
             copied = empty.set_(storage, 0, source.size, source.stride)
-            self._left.setdefault(source.address, []).append(copied)
+            self._left.setdefault(source.storage, []).append(copied)
 
 
 class _Source(NamedTuple):
     """A tensor that is copied, as it is known once for all copies."""
 
     places: range
+    storage: int
     address: int
     size_bytes: int
     dtype: torch.dtype
@@ -94,6 +92,7 @@ class _Source(NamedTuple):
     def of(cls, manager: TensorManager, tensor: torch.Tensor) -> _Source:
         return cls(
             manager.span_places(tensor),
+            tensor.untyped_storage()._cdata,
             tensor.data_ptr(),
             tensor.untyped_storage().nbytes(),
             tensor.dtype,

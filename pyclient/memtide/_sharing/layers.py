@@ -157,14 +157,14 @@ class _Copies:
         return copy.deepcopy(value)
 
     def _of(self, tensor: torch.Tensor) -> torch.Tensor:
-        in_chunks = self._in_chunks.take(tensor)
-        if in_chunks is not None:
-            return in_chunks
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:  # A DTensor.
             sharded = tensor.detach()
             sharded._local_tensor = self._of(local)  # type: ignore[attr-defined]
             return sharded
+        in_chunks = self._in_chunks.take(tensor)
+        if in_chunks is not None:
+            return in_chunks
         # The first write copies all of the storage, which FSDP's gradients have in common.
         if tensor.untyped_storage().nbytes() > 2 * tensor.nbytes:
             return tensor.clone()

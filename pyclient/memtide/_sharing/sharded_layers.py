@@ -165,9 +165,8 @@ def _take(parameter: Any, sharded: nn.Parameter) -> None:
     local: Any = sharded._local_tensor  # type: ignore[attr-defined]
     elements = parameter.padded_sharded_param_size.numel()
     room = local.untyped_storage().nbytes() // local.itemsize - local.storage_offset()
-    is_lazy = torch._C._is_cow_tensor(local)  # type: ignore[attr-defined]
-    if is_lazy and room >= elements:
-        # FSDP would ask for the address, and so copy it.
+    if local.is_contiguous() and room >= elements and not parameter.offload_to_cpu:
+        # FSDP would ask for the address, and so copy what is to be copied at the first write.
         parameter._sharded_param_data = local.as_strided((elements,), (1,))
     else:
         parameter._sharded_param_data = torch.empty(0)
