@@ -95,7 +95,7 @@ def delink(
             _put(layer, name, own[parameter])
         if optimizer is not None:
             _add(optimizer, own, copies, with_states=with_states)
-    sharded_layers.part(layers, of_fsdp, owns)
+    sharded_layers.part(layers, of_fsdp, owns, copies.lazy)
 
 
 def _why_not_shared(name: str, number: int, *, sharded: bool) -> str:
@@ -141,6 +141,7 @@ class _Copies:
 
     def __init__(self, parameters: Collection[nn.Parameter], states: Any, copies: int) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
+        self.lazy: set[int] = set()  # The storages, by `_cdata`, that torch copies at a write.
         self._in_chunks = Duplicates([*parameters, *gradients, *tensors_in(states)], copies)
 
     def of_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
@@ -173,6 +174,7 @@ class _Copies:
         except RuntimeError:
             # The memory is none of torch's own allocators', and was not duplicated.
             return tensor.clone()
+        self.lazy.add(lazy.untyped_storage()._cdata)
         return lazy
 
 

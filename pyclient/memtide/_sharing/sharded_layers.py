@@ -15,7 +15,7 @@ Functions are called by the thread that trains, between a step and the next forw
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,14 +72,17 @@ def states_of(layers: Sequence[nn.Module]) -> list[Any]:
 
 
 @torch.no_grad()
-def part(layers: Sequence[nn.Module], states: Sequence[Any], owns: Sequence[Own]) -> None:
+def part(
+    layers: Sequence[nn.Module], states: Sequence[Any], owns: Sequence[Own], lazy: Collection[int]
+) -> None:
     """Makes FSDP's groups right for layers that have got the parameters in `owns`: the first layer
-    has those that were shared. REQUIRES: the states are those of `states_of`."""
+    has those that were shared. `lazy`: the storages, by `_cdata`, whose bytes are copied at the
+    first write. REQUIRES: the states are those of `states_of`."""
     numbers = {id(module): n for n, layer in enumerate(layers) for module in layer.modules()}
     for state in states:
         over = {numbers.get(id(module)) for module in state._modules}
         parted = [
-            [_part_parameter(p, numbers, owns) for p in group.fsdp_params]
+            [_part_parameter(p, numbers, owns, lazy) for p in group.fsdp_params]
             for group in state._fsdp_param_groups
         ]
         if over == set(range(len(layers))):
@@ -116,7 +119,9 @@ def _check_reduced(state: Any) -> None:
                 )
 
 
-def _part_parameter(shared: Any, numbers: Mapping[int, int], owns: Sequence[Own]) -> list[Any]:
+def _part_parameter(
+    shared: Any, numbers: Mapping[int, int], owns: Sequence[Own], lazy: Collection[int]
+) -> list[Any]:
     """The FSDPParam of each layer, of which the first one is `shared`; that alone if it is of no
     layer."""
     if shared.sharded_param not in owns[0]:
@@ -132,7 +137,7 @@ def _part_parameter(shared: Any, numbers: Mapping[int, int], owns: Sequence[Own]
         one = shared if number == 0 else copy.copy(shared)
         _place(one, [place for place in places if numbers.get(id(place[0]), 0) == number])
         if one is not shared:
-            _take(one, own[shared.sharded_param])
+            _take(one, own[shared.sharded_param], lazy)
         parted.append(one)
     return parted
 
@@ -151,7 +156,7 @@ def _place(parameter: Any, places: Sequence[tuple[nn.Module, str]]) -> None:
     parameter._post_load_hook_handle = module.register_load_state_dict_post_hook(loaded)
 
 
-def _take(parameter: Any, sharded: nn.Parameter) -> None:
+def _take(parameter: Any, sharded: nn.Parameter, lazy: Collection[int]) -> None:
     """Gives a copied FSDPParam its own shard, and room of its own for the whole parameter."""
     from torch.distributed.fsdp._fully_shard._fsdp_param import _get_orig_param_uid
 
@@ -165,8 +170,8 @@ def _take(parameter: Any, sharded: nn.Parameter) -> None:
     local: Any = sharded._local_tensor  # type: ignore[attr-defined]
     elements = parameter.padded_sharded_param_size.numel()
     room = local.untyped_storage().nbytes() // local.itemsize - local.storage_offset()
-    if local.is_contiguous() and room >= elements and not parameter.offload_to_cpu:
-        # FSDP would ask for the address, and so copy what is to be copied at the first write.
+    if local.untyped_storage()._cdata in lazy and room >= elements:
+        # FSDP would ask for the address, and so copy it.
         parameter._sharded_param_data = local.as_strided((elements,), (1,))
     else:
         parameter._sharded_param_data = torch.empty(0)
