@@ -12,7 +12,8 @@
 // number of members that want it now (`pressure_`) and with how often they did (`history`). Members
 // choose again in turn while prices rise, until no slot is wanted twice. This is negotiated
 // congestion from circuit routing (McMurchie and Ebeling, PathFinder, FPGA 1995). On the shipped
-// traces, one iteration costs 1.02 to 1.16 of what a linear program finds for the same slots.
+// traces, and before transfers had a price, one iteration cost 1.02 to 1.16 of what a linear
+// program finds for the same slots (decision 15).
 //
 // A plan that knows how long computing and transfers take has two prices more. A transfer over
 // the link to the upper tier is dear where it would find the link taken (planned_link.h), and a
