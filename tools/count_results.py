@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Adds up the result files of tools/test's stages; the last line is "N passed, M failed".
 
-Before the counts come the names of all that failed, as they are far up in a long log. Beside a
-stage's counts is how long it took, so that one that grew is seen.
+Before the counts come the slowest tests, and the names of all that failed, as they are far up in a
+long log. Beside a stage's counts is how long it took, so that one that grew is seen.
 
 Per stage NAME there are NAME.status (its exit status), NAME.seconds and, where it ran tests,
 NAME.bep.json (Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
 """
 
+import heapq
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+SLOWEST = 25
 
 
 def bazel_results(lines):
@@ -45,6 +48,31 @@ def junit_results(path):
     return passed, failed
 
 
+def bazel_seconds(lines):
+    """(seconds, name) of each test target that ran; those out of Bazel's cache took none."""
+    for line in lines:
+        event = json.loads(line)
+        summary = event.get("testSummary", {})
+        if "totalRunDurationMillis" in summary:
+            label = event["id"]["testSummary"]["label"]
+            yield int(summary["totalRunDurationMillis"]) / 1000, label
+
+
+def junit_seconds(path):
+    """(seconds, name) of each pytest test, its fixtures included."""
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        yield float(case.get("time", 0)), f"{case.get('classname')}::{case.get('name')}"
+
+
+def stage_seconds(status_file):
+    """(seconds, name) of each test of one stage."""
+    events, junit = (status_file.with_suffix(end) for end in (".bep.json", ".junit.xml"))
+    if events.exists():
+        yield from bazel_seconds(events.read_text().splitlines())
+    if junit.exists():
+        yield from junit_seconds(junit)
+
+
 def stage_results(status_file):
     """(how many passed, which failed) of one stage. One that failed without a failing test has
     failed by itself."""
@@ -70,10 +98,14 @@ def table(stages, seconds):
 
 
 def main():
-    stages, seconds = {}, {}
+    stages, seconds, tests = {}, {}, []
     for status_file in sorted(Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime):
         stages[status_file.stem] = stage_results(status_file)
         seconds[status_file.stem] = int(status_file.with_suffix(".seconds").read_text())
+        tests += [(*test, status_file.stem) for test in stage_seconds(status_file)]
+    print("the slowest tests:")
+    for took, name, stage in heapq.nlargest(SLOWEST, tests):
+        print(f"{took:7.1f} s  {stage}: {name}")
     for stage, (_, failed) in stages.items():
         for name in failed:
             print(f"failed in {stage}: {name}")

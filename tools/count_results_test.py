@@ -18,6 +18,13 @@ def summary(label, status):
     return {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}}
 
 
+def timed(label, milliseconds):
+    return {
+        "id": {"testSummary": {"label": label}},
+        "testSummary": {"totalRunDurationMillis": str(milliseconds)},
+    }
+
+
 def skipped(label):
     return {"id": {"targetCompleted": {"label": label}}, "aborted": {"reason": "SKIPPED"}}
 
@@ -67,6 +74,16 @@ class StageResults(unittest.TestCase):
     def test_a_stage_whose_tests_pass_but_which_fails_is_one_failure(self):
         events = "\n".join(lines(configured("//a"), summary("//a", "PASSED")))
         self.assertEqual(self.stage(status="1\n", bep_json=events), (1, ["stage s"]))
+
+
+class StageSeconds(unittest.TestCase):
+    def test_the_times_of_both_kinds_of_tests(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (folder / "s.bep.json").write_text("\n".join(lines(configured("//a"), timed("//a", 1500))))
+        case = '<testsuites><testcase classname="t" name="n" time="0.25"/></testsuites>'
+        (folder / "s.junit.xml").write_text(case)
+        seconds = list(count_results.stage_seconds(folder / "s.status"))
+        self.assertEqual(seconds, [(1.5, "//a"), (0.25, "t::n")])
 
 
 class Table(unittest.TestCase):
