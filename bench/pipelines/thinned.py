@@ -35,7 +35,7 @@ def _losses(
     """The last stage's losses, and bytes: those sent, and those of whole tensors."""
     torch.manual_seed(seed)
     gpt = train_gpt.Gpt(layers=stages, width=96, context=_CONTEXT)
-    module = train_pipeline.Stage(gpt, rank, stages)
+    module = train_pipeline.Stage(gpt, rank, rank + 1)
     optimizer = torch.optim.AdamW(module.parameters(), lr=_RATE)
     rates = torch.optim.lr_scheduler.LinearLR(
         optimizer, start_factor=1 / _WARM_UP_STEPS, total_iters=_WARM_UP_STEPS
