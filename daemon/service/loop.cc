@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "base/check.h"
+#include "base/goes_first.h"
 
 namespace memtide {
 
@@ -100,6 +101,8 @@ absl::optional<Event> Loop::Next() {
 // Runs in one thread at a time, which draining_ ensures. Each round handles the waiting renewals,
 // then one event.
 void Loop::Drain() {
+  // All clients wait for this thread, and it is whichever posted first.
+  const GoesFirst first;
   for (;;) {
     Renewals renewals;
     absl::optional<Event> event;

@@ -3,7 +3,8 @@
 // There is no thread of the loop's own: the thread that posts an event drains the queue, unless
 // another thread is draining it, so a call usually runs to its reply in the thread that received
 // it. A post from inside an effect, or while another thread drains, only queues. The engine and
-// every effect run outside the lock, one after the other.
+// every effect run outside the lock, one after the other. Meanwhile the thread goes before all of
+// ordinary priority, where the process may do that (base/goes_first.h, decision 49).
 //
 // Users take turns, and so do the sessions of each (CallQueue). What the edges report, such as the
 // end of a transfer, comes in its order and before the calls that wait, because it ends waits of

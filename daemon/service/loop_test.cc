@@ -1,6 +1,7 @@
 #include "daemon/service/loop.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/goes_first.h"
 #include "daemon/engine/engine.h"
 
 namespace memtide {
@@ -43,6 +45,9 @@ void ScriptedEngine(Instant now, const Event& event, std::vector<Effect>* effect
   }
 }
 
+// The scheduling policy of the calling thread.
+int Policy() { return sched_getscheduler(0) & ~SCHED_RESET_ON_FORK; }
+
 RenewCall Renew(Loop* loop) {
   RenewCall call;
   call.call = loop->NewCall();
@@ -62,6 +67,22 @@ TEST(LoopTest, AnswersACallInTheThreadThatPostsIt) {
   loop.Call(Renew(&loop), &caller);
   ASSERT_EQ(caller.replies.size(), 1u);
   EXPECT_TRUE(caller.replies[0].status.ok());
+}
+
+TEST(LoopTest, HandlesEventsAheadOfThreadsOfOrdinaryPriority) {
+  bool may = false;
+  {
+    const GoesFirst first;
+    may = Policy() == SCHED_RR;
+  }
+  if (!may) GTEST_SKIP() << "the process may not have real-time priority";
+  FakeSink sink;
+  int policy = -1;
+  const auto engine = [&policy](Instant, const Event&, std::vector<Effect>*) { policy = Policy(); };
+  Loop loop(engine, &sink, &sink.counters);
+  loop.Post(ClientGone{SessionId(1)});
+  EXPECT_EQ(policy, SCHED_RR);
+  EXPECT_EQ(Policy(), SCHED_OTHER);
 }
 
 TEST(LoopTest, OnlyQueuesWhatIsPostedFromAnEffect) {
