@@ -19,6 +19,7 @@
 #include "daemon/planner/activations/best_of_all.h"
 #include "daemon/planner/activations/search.h"
 #include "daemon/planner/activations/synthetic_model.h"
+#include "daemon/planner/activations/transformer_shape.h"
 
 ABSL_FLAG(bool, quick, false, "fewer blocks for the exhaustive search");
 
@@ -38,13 +39,13 @@ SearchOptions OnDevice() {
 }
 
 ActivationModel ModelOf(const TransformerShape& shape, double budget_bytes) {
-  SyntheticModel made = MakeSyntheticModel(shape);
+  SyntheticModel made = MakeSyntheticModel(ShapeOf(shape));
   made.profile.set_budget_bytes(static_cast<uint64_t>(budget_bytes));
   return OrDie(ToActivationModel(made.sequence, made.profile));
 }
 
 double StatesBytes(const TransformerShape& shape) {
-  return static_cast<double>(StatesOf(shape).count());
+  return static_cast<double>(StatesOf(ShapeOf(shape)).count());
 }
 
 void Print(const std::string& figure, double limit, double product) {
@@ -117,7 +118,8 @@ void MeasureForced() {
   Extreme worst, best;
   for (const TransformerShape& shape : {DemoGpt(), Llama8B(), WideShallow(), HeavyAttention()}) {
     const ActivationModel large = ModelOf(shape, StatesBytes(shape));
-    const Bytes all = StatesOf(shape) + MostKept(large, ForcedPlans(large).front().candidate);
+    const Bytes all =
+        StatesOf(ShapeOf(shape)) + MostKept(large, ForcedPlans(large).front().candidate);
     for (const double share : {0.05, 0.1, 0.2, 0.35, 0.5, 0.75}) {
       const ActivationModel model = ModelOf(shape, share * static_cast<double>(all.count()));
       const Found found = FindFor(model, shape.name);

@@ -35,6 +35,7 @@ struct PlayedMoment {
   std::string name;
   Bytes own_device, own_host;
   Duration compute{0};
+  bool on_host = false;            // Its uses are in host memory, also where there is a device.
   std::vector<ChunkEvent> events;  // In order.
 };
 

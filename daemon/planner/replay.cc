@@ -68,7 +68,7 @@ class Player {
  private:
   absl::Status PlayIteration(size_t iteration);
   absl::Status PlayMoment(const PlayedMoment& moment);
-  absl::Status Use(const ChunkEvent& event);
+  absl::Status Use(const ChunkEvent& event, bool on_host);
   absl::Status Allocate(uint32_t chunk);
   absl::Status Free(uint32_t chunk);
   absl::Status Discard(uint32_t chunk);
@@ -83,6 +83,7 @@ class Player {
   std::vector<MomentReport> reports_;  // Not yet reported to the engine.
   // Chunks that are leased: the last one used, and the one before.
   absl::optional<uint32_t> last_, before_last_;
+  bool on_host_ = false;  // Where the last use was.
   Duration stalled_{0};
 };
 
@@ -156,7 +157,7 @@ absl::Status Player::PlayMoment(const PlayedMoment& moment) {
         break;
       case Kind::kRead:
       case Kind::kWrite:
-        MEMTIDE_RETURN_IF_ERROR(Use(event));
+        MEMTIDE_RETURN_IF_ERROR(Use(event, moment.on_host));
         node_.Pass(compute / static_cast<int64_t>(uses));
         break;
     }
@@ -164,21 +165,28 @@ absl::Status Player::PlayMoment(const PlayedMoment& moment) {
   return absl::OkStatus();
 }
 
-absl::Status Player::Use(const ChunkEvent& event) {
+absl::Status Player::Use(const ChunkEvent& event, bool on_host) {
   FetchCall fetch;
   fetch.call = node_.NextCall();
   fetch.session = node_.session();
-  fetch.tier = options_.device_slots > 0 ? Tier::kDevice : Tier::kHost;
+  fetch.tier = options_.device_slots > 0 && !on_host ? Tier::kDevice : Tier::kHost;
   // PatrickStar has one copy of a chunk only, so even a chunk that was only read is moved back.
   const bool writes = event.kind == Kind::kWrite || options_.policy == Policy::kPatrickStar;
   fetch.access = writes ? Access::kWrite : Access::kRead;
   fetch.chunks = {ids_[event.chunk]};
   CurrentReport().uses.push_back({ids_[event.chunk], fetch.access});
   fetch.moments = std::exchange(reports_, {});
+  if (std::exchange(on_host_, on_host) != on_host) {
+    // A chunk is leased in one tier at a time.
+    for (absl::optional<uint32_t>* const leased : {&last_, &before_last_}) {
+      if (leased->has_value()) fetch.releases.push_back(ids_[**leased]);
+      leased->reset();
+    }
+  }
   if (last_ != event.chunk) {
     // The lease of a use ends with the fetch after the next one.
     if (before_last_.has_value() && before_last_ != event.chunk) {
-      fetch.releases = {ids_[*before_last_]};
+      fetch.releases.push_back(ids_[*before_last_]);
     }
     before_last_ = std::exchange(last_, event.chunk);
   }

@@ -1,9 +1,10 @@
 // Replay: runs a traced training run on the real engine, with simulated links.
 //
-// One session is alone on a node. Each use in the trace is a fetch, in order, at the fastest tier.
-// Its lease ends with the fetch after the next one, so two leases are held while a chunk is in
-// transfer. A moment's compute time passes in equal parts while its uses are leased. The engine
-// gets the reports that a client would send. Regions and stores are made at once; time is virtual.
+// One session is alone on a node. Each use in the trace is a fetch, in order, at the fastest tier,
+// or in host memory where its moment says so. Its lease ends with the fetch after the next one, so
+// two leases are held while a chunk is in transfer. A moment's compute time passes in equal parts
+// while its uses are leased. The engine gets the reports that a client would send. Regions and
+// stores are made at once; time is virtual.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_PLANNER_REPLAY_H_

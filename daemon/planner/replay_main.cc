@@ -4,8 +4,11 @@
 // Exit status: 0; 1 when a trace cannot be played, 2 for a bad command line.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -17,6 +20,7 @@
 #include "daemon/planner/activations/plan_report.h"
 #include "daemon/planner/activations/search.h"
 #include "daemon/planner/compare.h"
+#include "daemon/planner/question.h"
 #include "daemon/planner/report.h"
 #include "daemon/planner/trace_file.h"
 
@@ -35,6 +39,7 @@ struct CommandLine {
   // Path of a profile or, without `traces`, of a trace that has one; empty: policies are compared.
   std::string activations;
   absl::optional<uint32_t> replays;
+  std::string questions;  // Path of PlanQuestions; empty: there are none.
 };
 
 std::string CheckSlots(const std::string& text) {
@@ -93,6 +98,11 @@ void AddOptions(CLI::App* app, CommandLine* line) {
       ->needs(activations)
       ->check(CLI::Range(0, 1 << 20));
   activations->excludes(app->get_option("--policy"));
+  app->add_option("--plan", line->questions,
+                  "PlanQuestions in protobuf's JSON, from a file or from - (standard input): print "
+                  "PlanReplies")
+      ->excludes(activations)
+      ->excludes(app->get_option("TRACE"));
 }
 
 ReplayOptions OptionsFor(const CommandLine& line) {
@@ -174,7 +184,25 @@ int RunActivations(const CommandLine& line) {
   return 0;
 }
 
+int RunQuestions(const CommandLine& line) {
+  std::ostringstream read;
+  if (line.questions == "-") {
+    read << std::cin.rdbuf();
+  } else {
+    read << std::ifstream(line.questions, std::ios::binary).rdbuf();
+  }
+  const absl::StatusOr<v1::PlanQuestions> questions = ReadQuestions(read.str());
+  if (!questions.ok()) {
+    std::cerr << "memtide-replay: " << line.questions << ": " << questions.status().message()
+              << "\n";
+    return kExitFailure;
+  }
+  std::cout << AsJson(ReplyToAll(*questions, std::thread::hardware_concurrency())) << "\n";
+  return 0;
+}
+
 int RunReplay(const CommandLine& line) {
+  if (!line.questions.empty()) return RunQuestions(line);
   if (!line.activations.empty()) return RunActivations(line);
   if (line.traces.empty()) {
     std::cerr << "memtide-replay: TRACE is required (see --help)\n";

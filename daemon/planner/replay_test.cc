@@ -74,6 +74,14 @@ TEST(ReplayTest, WhatIsFreedIsNeverWrittenBack) {
   EXPECT_EQ(result.counted.moved.from_device, Bytes(0));
 }
 
+TEST(ReplayTest, AMomentInHostMemoryBringsChunksThereAndTheDeviceReadsThemAgain) {
+  AccessSequence sequence = Made(Times(5, "aw bw | aw bw"));
+  for (size_t i = 1; i < sequence.moments.size(); i += 2) sequence.moments[i].on_host = true;
+  const LinkBytes moved = Played(sequence, Slots(4, 4)).iterations[3].moved;
+  EXPECT_EQ(moved.to_device, kChunk * 2);
+  EXPECT_EQ(moved.from_device, kChunk * 2);
+}
+
 TEST(ReplayTest, StallsAddToTheComputeTimeThatPassesWhileChunksAreHeld) {
   // Each moment computes for a millisecond, and each of its uses waits for as long.
   const ReplayResult result = Played(Made(Times(4, "ar br cr | dr er fr")), Slots(4, 6));

@@ -139,6 +139,7 @@ AccessSequence OneIteration(const AccessSequence& sequence, size_t iteration) {
     PlayedMoment moment;
     moment.phase = sequence.moments[i].phase;
     moment.compute = sequence.moments[i].compute;
+    moment.on_host = sequence.moments[i].on_host;
     for (const ChunkEvent& event : sequence.moments[i].events) {
       if (one.chunks[event.chunk].kind == ChunkKind::kActivation) continue;
       moment.events.push_back(event);

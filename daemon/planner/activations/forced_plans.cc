@@ -37,4 +37,16 @@ std::vector<Forced> ForcedPlans(const ActivationModel& model) {
   return forced;
 }
 
+Candidate ForcedTo(const ActivationModel& model, Choice choice) {
+  switch (choice) {
+    case Choice::kKeep:
+      return Uniform(model, {}, Choice::kKeep);
+    case Choice::kMove:
+      return Uniform(model, {choice, choice, choice}, choice);
+    case Choice::kRecompute:
+      break;
+  }
+  return Uniform(model, {Choice::kKeep, choice, choice}, Choice::kKeep);
+}
+
 }  // namespace memtide

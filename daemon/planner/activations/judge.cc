@@ -14,21 +14,45 @@ namespace {
 // counts.
 constexpr size_t kReplayed = 4;
 
+// What the replay does not say: the division of the budget, which gives chunks no more slots than
+// they have use for.
+absl::optional<Verdict> Divided(const ActivationModel& model, const Candidate& candidate,
+                                const AccessSequence& sequence) {
+  Verdict verdict;
+  verdict.most_kept = MostKept(model, candidate);
+  const absl::optional<Division> division = Divide(model, verdict.most_kept);
+  if (!division.has_value()) return absl::nullopt;
+  verdict.division = *division;
+  verdict.chunks = sequence.chunk_size * MostChunks(sequence);
+  verdict.recomputed = RecomputeTime(model, candidate);
+  if (model.fixed_slots == 0) {
+    // More slots than chunks have no use, and what they would take may be kept.
+    const uint32_t most = std::max(model.least_slots, MostChunks(sequence));
+    verdict.division.slots = std::min(division->slots, most);
+    verdict.division.allowance = model.budget - sequence.chunk_size * verdict.division.slots;
+  }
+  return verdict;
+}
+
 }  // namespace
 
+absl::optional<Verdict> Foreseen(const ActivationModel& model, const Candidate& candidate,
+                                 Timeline* timeline) {
+  absl::optional<Verdict> verdict = Divided(model, candidate, SequenceOf(model, candidate));
+  if (!verdict.has_value()) return verdict;
+  const double seconds = timeline->SecondsOf(candidate);
+  verdict->elapsed = Duration(static_cast<int64_t>(seconds * 1e9));
+  verdict->stalled = verdict->elapsed - verdict->recomputed;
+  for (const PlayedMoment& moment : model.states.moments) verdict->stalled -= moment.compute;
+  verdict->stalled = std::max(verdict->stalled, Duration(0));
+  verdict->moved = timeline->BytesOf(candidate);
+  return verdict;
+}
+
 absl::StatusOr<absl::optional<Verdict>> Judge::operator()(const Candidate& candidate) {
-  Verdict verdict;
-  verdict.most_kept = MostKept(model_, candidate);
-  const absl::optional<Division> division = Divide(model_, verdict.most_kept);
-  if (!division.has_value()) return absl::optional<Verdict>();
-  verdict.division = *division;
-  AccessSequence sequence = SequenceOf(model_, candidate);
-  if (model_.fixed_slots == 0) {
-    // More slots than chunks have no use, and what they would take may be kept.
-    const uint32_t most = std::max(model_.least_slots, MostChunks(sequence));
-    verdict.division.slots = std::min(division->slots, most);
-    verdict.division.allowance = model_.budget - sequence.chunk_size * verdict.division.slots;
-  }
+  if (!Divide(model_, MostKept(model_, candidate)).has_value()) return absl::optional<Verdict>();
+  const AccessSequence sequence = SequenceOf(model_, candidate);
+  Verdict verdict = *Divided(model_, candidate, sequence);
   ReplayOptions options = options_;
   (options.device_slots > 0 ? options.device_slots : options.host_slots) = verdict.division.slots;
   ++replays_;
@@ -37,8 +61,7 @@ absl::StatusOr<absl::optional<Verdict>> Judge::operator()(const Candidate& candi
   const IterationCost& last = result.iterations.back();
   verdict.elapsed = last.elapsed;
   verdict.stalled = last.stalled;
-  verdict.moved = last.moved.Total();
-  verdict.recomputed = RecomputeTime(model_, candidate);
+  verdict.moved = last.moved;
   return absl::optional<Verdict>(verdict);
 }
 

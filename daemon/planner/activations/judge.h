@@ -10,15 +10,22 @@
 #include "absl/types/optional.h"
 #include "daemon/planner/activations/activation_model.h"
 #include "daemon/planner/activations/candidate.h"
+#include "daemon/planner/activations/timeline.h"
 #include "daemon/planner/replay.h"
 
 namespace memtide {
 
 struct Verdict {
   Division division;
-  Bytes most_kept, moved;
+  Bytes most_kept;
+  Bytes chunks;  // The most that exist at once, as bytes.
+  LinkBytes moved;
   Duration elapsed{0}, stalled{0}, recomputed{0};
 };
+
+// The same without the engine: what Timeline says of a candidate.
+absl::optional<Verdict> Foreseen(const ActivationModel& model, const Candidate& candidate,
+                                 Timeline* timeline);
 
 class Judge {
  public:

@@ -136,7 +136,8 @@ class Bound {
       for (size_t i = begin; i < end; ++i) compute += Seconds(model_.states.moments[i].compute);
       const double reads =
           Number(model_.states.chunk_size) *
-          static_cast<double>(LeastReads(model_.states, begin, end, boundary_.slots));
+          static_cast<double>(LeastReads(model_.states, begin, end, boundary_.slots,
+                                         boundary_.one_at_a_time ? Below::kDisk : Below::kHost));
       at = windows_.emplace(key, std::pair(compute, reads)).first;
     }
     const auto [compute, reads] = at->second;

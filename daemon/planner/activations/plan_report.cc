@@ -27,7 +27,7 @@ void Fill(const Verdict& verdict, v1::PredictedIteration* predicted) {
   predicted->set_stalled_ns(verdict.stalled.count());
   predicted->set_recomputed_ns(verdict.recomputed.count());
   predicted->set_most_kept_bytes(verdict.most_kept.count());
-  predicted->set_moved_bytes(verdict.moved.count());
+  predicted->set_moved_bytes(verdict.moved.Total().count());
 }
 
 const char* NameOf(v1::ActivationChoice choice) {

@@ -10,17 +10,21 @@ namespace {
 
 // Single blocks that change their treatment around one plan: more take longer than they gain.
 constexpr size_t kMostFlipped = 16;
+// Blocks of which two change their treatment at once: with more, it takes longer than it gains.
+constexpr size_t kMostPaired = 8;
 
 constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
 constexpr BlockChoice kTreatments[] = {
     {kKeep, kKeep, kKeep},   {kMove, kKeep, kKeep},  {kMove, kMove, kKeep},  {kMove, kMove, kMove},
-    {kKeep, kKeep, kMove},   {kKeep, kKeep, kAgain}, {kMove, kKeep, kAgain}, {kMove, kMove, kAgain},
+    {kKeep, kKeep, kMove},   {kMove, kKeep, kMove},  {kKeep, kMove, kKeep},  {kKeep, kMove, kMove},
+    {kKeep, kKeep, kAgain},  {kMove, kKeep, kAgain}, {kMove, kMove, kAgain}, {kKeep, kMove, kAgain},
     {kKeep, kAgain, kAgain}, {kMove, kAgain, kAgain}};
 
 }  // namespace
 
-Ranking::Ranking(const ActivationModel& model, const ReplayOptions& options)
-    : model_(model), timeline_(model, options) {
+Ranking::Ranking(const ActivationModel& model, const ReplayOptions& options,
+                 const TransferSlots& transfers)
+    : model_(model), timeline_(model, options, transfers) {
   const auto seconds_of = [this](const Candidate& candidate) { return Estimate(candidate); };
   for (const Pattern& pattern : BestPatterns(model, seconds_of)) {
     Add(CandidateOf(model, pattern), pattern, 1);
@@ -28,14 +32,42 @@ Ranking::Ranking(const ActivationModel& model, const ReplayOptions& options)
 }
 
 absl::optional<Candidate> Ranking::Next() {
-  while (!queue_.empty()) {
-    const std::string key = queue_.begin()->second;
-    queue_.erase(queue_.begin());
-    Entry& entry = entries_.at(key);
-    if (std::exchange(entry.is_done, true)) continue;
-    return entry.candidate;
-  }
+  do {
+    while (!queue_.empty()) {
+      const std::string key = queue_.begin()->second;
+      queue_.erase(queue_.begin());
+      Entry& entry = entries_.at(key);
+      if (std::exchange(entry.is_done, true)) continue;
+      return entry.candidate;
+    }
+    if (best_ > 0 && !has_pairs_) AddPairs();
+  } while (!queue_.empty());
   return absl::nullopt;
+}
+
+void Ranking::AddPairs() {
+  has_pairs_ = true;
+  const size_t paired = std::min(kMostPaired, model_.blocks.size());
+  const auto block_at = [&](size_t i) { return i * model_.blocks.size() / paired; };
+  for (size_t i = 0; i < paired; ++i) {
+    for (const BlockChoice& one : kTreatments) {
+      if (!IsAllowed(model_, block_at(i), one)) continue;
+      Candidate next = best_candidate_;
+      next.blocks[block_at(i)] = one;
+      Candidate others = next;
+      others.others = others.others == Choice::kKeep ? Choice::kMove : Choice::kKeep;
+      if (!model_.others.empty()) Add(others, absl::nullopt, correction_);
+      for (size_t j = i + 1; j < paired; ++j) {
+        const BlockChoice before = next.blocks[block_at(j)];
+        for (const BlockChoice& other : kTreatments) {
+          if (!IsAllowed(model_, block_at(j), other)) continue;
+          next.blocks[block_at(j)] = other;
+          Add(next, absl::nullopt, correction_);
+        }
+        next.blocks[block_at(j)] = before;
+      }
+    }
+  }
 }
 
 void Ranking::Judged(const Candidate& candidate, Duration elapsed) {
@@ -50,7 +82,10 @@ void Ranking::Judged(const Candidate& candidate, Duration elapsed) {
   entry.is_done = true;
   if (best_ > 0 && seconds >= best_) return;
   best_ = seconds;
+  best_candidate_ = candidate;
+  has_pairs_ = false;
   const double correction = entry.estimate > 0 ? seconds / entry.estimate : 1;
+  correction_ = correction;
   const absl::optional<Pattern> pattern = entry.pattern;
   if (pattern.has_value()) {
     const auto blocks = static_cast<uint32_t>(model_.blocks.size());

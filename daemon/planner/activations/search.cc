@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "daemon/planner/activations/lower_bound.h"
 #include "daemon/planner/activations/ranking.h"
+#include "daemon/planner/activations/timeline.h"
 
 namespace memtide {
 
@@ -28,7 +29,11 @@ Duration ThreadTime() {
 class Searcher {
  public:
   Searcher(const ActivationModel& model, const SearchOptions& options)
-      : model_(model), options_(options), began_(ThreadTime()), judge_(model, options.replay) {
+      : model_(model),
+        options_(options),
+        began_(ThreadTime()),
+        judge_(model, options.replay),
+        timeline_(model, options.replay, kForeseenSlots) {
     MEMTIDE_CHECK(options.replay.compute_scale == 1);
   }
 
@@ -37,6 +42,65 @@ class Searcher {
     found_.lower_bound = LowerBound(model_, options_.replay);
     found_.forced = ForcedPlans(model_);
     found_.unlimited_kept = MostKept(model_, found_.forced.front().candidate);
+    if (options_.forced.has_value()) {
+      MEMTIDE_RETURN_IF_ERROR(TryOnly(*options_.forced));
+    } else if (options_.foreseen) {
+      LookAhead();
+    } else if (options_.replays_forced) {
+      MEMTIDE_RETURN_IF_ERROR(TryForced());
+      MEMTIDE_RETURN_IF_ERROR(TryRanked());
+    } else {
+      MEMTIDE_RETURN_IF_ERROR(TryEstimatedBest());
+    }
+    if (!found_.verdict.has_value()) found_.least_budget = LeastBudget(model_);
+    found_.replays = judge_.replays();
+    found_.took = ThreadTime() - began_;
+    return std::move(found_);
+  }
+
+ private:
+  absl::StatusOr<absl::optional<Verdict>> Judged(const Candidate& candidate) {
+    if (options_.foreseen) return Foreseen(model_, candidate, &timeline_);
+    return judge_(candidate);
+  }
+
+  absl::StatusOr<absl::optional<Verdict>> Try(const Candidate& candidate) {
+    const Duration before = ThreadTime();
+    MEMTIDE_ASSIGN_OR_RETURN(const absl::optional<Verdict> verdict, Judged(candidate));
+    longest_replay_ = std::max(longest_replay_, ThreadTime() - before);
+    if (verdict.has_value() && IsBetter(*verdict, found_.verdict)) {
+      found_.verdict = verdict;
+      found_.candidate = candidate;
+    }
+    return verdict;
+  }
+
+  absl::Status TryOnly(Choice choice) {
+    Candidate candidate = ForcedTo(model_, choice);
+    MEMTIDE_RETURN_IF_ERROR(Try(candidate).status());
+    if (found_.verdict.has_value() || choice == Choice::kKeep) return absl::OkStatus();
+    // What is saved outside of blocks is moved where it does not fit.
+    candidate.others = Choice::kMove;
+    return Try(candidate).status();
+  }
+
+  // Ranks by Timeline alone: what it says of a candidate is the verdict.
+  void LookAhead() {
+    Ranking ranking(model_, options_.replay, kForeseenSlots);
+    for (const Forced& forced : found_.forced) ranking.Propose(forced.candidate);
+    for (uint32_t i = 0; i <= options_.most_replays; ++i) {
+      const absl::optional<Candidate> next = ranking.Next();
+      if (!next.has_value()) break;
+      const absl::optional<Verdict> verdict = Foreseen(model_, *next, &timeline_);
+      if (!verdict.has_value()) continue;
+      ranking.Judged(*next, verdict->elapsed);
+      if (!IsBetter(*verdict, found_.verdict)) continue;
+      found_.verdict = verdict;
+      found_.candidate = *next;
+    }
+  }
+
+  absl::Status TryForced() {
     for (Forced& forced : found_.forced) {
       MEMTIDE_ASSIGN_OR_RETURN(forced.verdict, Try(forced.candidate));
       // Where all fits, nothing is to be done.
@@ -47,23 +111,18 @@ class Searcher {
         break;
       }
     }
-    MEMTIDE_RETURN_IF_ERROR(TryRanked());
-    if (!found_.verdict.has_value()) found_.least_budget = LeastBudget(model_);
-    found_.replays = judge_.replays();
-    found_.took = ThreadTime() - began_;
-    return std::move(found_);
+    return absl::OkStatus();
   }
 
- private:
-  absl::StatusOr<absl::optional<Verdict>> Try(const Candidate& candidate) {
-    const Duration before = ThreadTime();
-    MEMTIDE_ASSIGN_OR_RETURN(const absl::optional<Verdict> verdict, judge_(candidate));
-    longest_replay_ = std::max(longest_replay_, ThreadTime() - before);
-    if (verdict.has_value() && IsBetter(*verdict, found_.verdict)) {
-      found_.verdict = verdict;
-      found_.candidate = candidate;
+  absl::Status TryEstimatedBest() {
+    Ranking ranking(model_, options_.replay);
+    for (const Forced& forced : found_.forced) ranking.Propose(forced.candidate);
+    while (!found_.verdict.has_value()) {
+      const absl::optional<Candidate> next = ranking.Next();
+      if (!next.has_value()) break;
+      MEMTIDE_RETURN_IF_ERROR(Try(*next).status());
     }
-    return verdict;
+    return absl::OkStatus();
   }
 
   bool IsDone() const {
@@ -92,6 +151,7 @@ class Searcher {
   const Duration began_;
   Duration longest_replay_{0};  // The search ends where another one could take too long.
   Judge judge_;
+  Timeline timeline_;
   Found found_;
 };
 

@@ -28,6 +28,14 @@ struct SearchOptions {
   // CPU time of the calling thread. No replay begins that may end later; what follows is little.
   Duration most_time = std::chrono::milliseconds(950);
   uint32_t most_replays = 100000;  // Beside those of forced plans.
+  // False: of forced plans and patterns, the one that Timeline says is best is replayed first, and
+  // others only where the budget does not allow it.
+  bool replays_forced = true;
+  // True: nothing is replayed. The plan is the one that Timeline says is best, and so are its
+  // times: those of a system that knows all transfers ahead. `most_replays` plans are looked at.
+  bool foreseen = false;
+  // What all blocks do that can, without a search.
+  absl::optional<Choice> forced;
 };
 
 // A plan that a system without a search would have.
@@ -52,6 +60,9 @@ struct Found {
 // "all kept", "all recomputed", "inputs moved" (and all else recomputed), "all moved". The middle
 // two keep the last block, and move what is saved outside of blocks only where it does not fit.
 std::vector<Forced> ForcedPlans(const ActivationModel& model);
+
+// The forced plan in which all blocks that can make this choice.
+Candidate ForcedTo(const ActivationModel& model, Choice choice);
 
 // Errors are those of the replay.
 absl::StatusOr<Found> Search(const ActivationModel& model, const SearchOptions& options);

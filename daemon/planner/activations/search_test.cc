@@ -8,6 +8,7 @@
 #include "daemon/planner/activations/lower_bound.h"
 #include "daemon/planner/activations/synthetic_model.h"
 #include "daemon/planner/activations/testing/three_blocks.h"
+#include "daemon/planner/activations/transformer_shape.h"
 
 namespace memtide {
 namespace {
@@ -41,9 +42,9 @@ TransformerShape SmallShape(uint32_t layers) {
 
 ActivationModel SmallModel(uint32_t layers, double share_of_states) {
   const TransformerShape shape = SmallShape(layers);
-  SyntheticModel made = MakeSyntheticModel(shape);
-  made.profile.set_budget_bytes(
-      static_cast<uint64_t>(share_of_states * static_cast<double>(StatesOf(shape).count())));
+  SyntheticModel made = MakeSyntheticModel(ShapeOf(shape));
+  made.profile.set_budget_bytes(static_cast<uint64_t>(
+      share_of_states * static_cast<double>(StatesOf(ShapeOf(shape)).count())));
   auto model = ToActivationModel(made.sequence, made.profile);
   MEMTIDE_CHECK(model.ok()) << model.status();
   return *std::move(model);
@@ -57,7 +58,7 @@ TEST(SearchTest, WhereAllFitsNothingIsDone) {
   ASSERT_TRUE(found.verdict.has_value());
   // Time is divided among uses in whole nanoseconds.
   EXPECT_NEAR(Milliseconds(found.verdict->elapsed), Milliseconds(found.unlimited), 1e-4);
-  EXPECT_EQ(found.verdict->moved, Bytes(0));
+  EXPECT_EQ(found.verdict->moved.Total(), Bytes(0));
   EXPECT_EQ(found.unlimited, std::chrono::milliseconds(95));
 }
 

@@ -17,16 +17,19 @@ constexpr uint32_t kNever = ~uint32_t{0};
 struct Step {
   uint32_t chunk = 0, moment = 0;
   Kind kind = Kind::kRead;
+  bool is_below = false;   // The use is below the boundary.
   uint32_t next = kNever;  // Index of the chunk's next step.
 };
 
 // The events of `rounds` repetitions of the moments, each with the chunk's next one.
-std::vector<Step> Steps(const AccessSequence& iteration, size_t begin, size_t end, int rounds) {
+std::vector<Step> Steps(const AccessSequence& iteration, size_t begin, size_t end, int rounds,
+                        Below below) {
   std::vector<Step> steps;
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = begin; i < end; ++i) {
+      const bool is_below = below == Below::kHost && iteration.moments[i].on_host;
       for (const ChunkEvent& event : iteration.moments[i].events) {
-        steps.push_back({event.chunk, static_cast<uint32_t>(i), event.kind, kNever});
+        steps.push_back({event.chunk, static_cast<uint32_t>(i), event.kind, is_below, kNever});
       }
     }
   }
@@ -59,6 +62,12 @@ class Upper {
       return moved;
     }
     if (step.kind == Kind::kAllocate) return moved;
+    if (step.is_below) {
+      chunk.has_content = true;
+      moved.writes += chunk.is_here && std::exchange(chunk.is_dirty, false);
+      if (step.kind == Kind::kWrite) free_ += std::exchange(chunk.is_here, false);
+      return moved;
+    }
     if (!chunk.is_here) {
       moved.reads += chunk.has_content;
       moved.writes += MakeRoom();
@@ -102,11 +111,11 @@ class Upper {
 
 }  // namespace
 
-StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots) {
+StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots, Below below) {
   MEMTIDE_CHECK(slots > 0);
   const size_t moments = iteration.moments.size();
   // The first round fills the slots, the last one shows what the second one's chunks do next.
-  const std::vector<Step> steps = Steps(iteration, 0, moments, 3);
+  const std::vector<Step> steps = Steps(iteration, 0, moments, 3, below);
   StateTraffic traffic{std::vector<uint32_t>(moments, 0), std::vector<uint32_t>(moments, 0)};
   Upper upper(iteration, slots);
   const size_t length = steps.size() / 3;
@@ -119,9 +128,10 @@ StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots) {
   return traffic;
 }
 
-uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots) {
+uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots,
+                    Below below) {
   MEMTIDE_CHECK(slots > 0);
-  const std::vector<Step> steps = Steps(iteration, begin, end, 1);
+  const std::vector<Step> steps = Steps(iteration, begin, end, 1, below);
   Upper upper(iteration, slots);
   uint64_t reads = 0;
   for (const Step& step : steps) reads += upper.Take(step).reads;

@@ -1,5 +1,7 @@
 // StateTraffic: what the chunks of states move over one boundary, moment by moment, in an iteration
-// that repeats, if the chunk with the farthest next use is always the one that leaves.
+// that repeats, if the chunk with the farthest next use is always the one that leaves. Where a
+// moment uses chunks in host memory, those of the device are written back first, and are gone from
+// it where the moment writes.
 //
 // It is Belady's rule ("A study of replacement algorithms", 1966): no other one reads less. The
 // plan of the engine also counts what is written back, and transfers take time in it; as a model of
@@ -20,12 +22,16 @@ struct StateTraffic {
   std::vector<uint32_t> reads, writes;  // Chunks, by moment of the iteration.
 };
 
+// Which boundary the slots are above. Above the disk, a use in host memory is one like others.
+enum class Below : uint8_t { kHost, kDisk };
+
 // REQUIRES: `iteration` has one iteration; slots > 0.
-StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots);
+StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots, Below below);
 
 // The least reads, in chunks, of the moments from `begin` to before `end`, with no chunk there when
 // they begin. Each chunk that is there then saves one at most.
-uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots);
+uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots,
+                    Below below);
 
 }  // namespace memtide
 

@@ -1,7 +1,10 @@
 #include "daemon/planner/activations/synthetic_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "base/check.h"
 
 namespace memtide {
 
@@ -9,269 +12,207 @@ namespace {
 
 using Kind = ChunkEvent::Kind;
 
-constexpr uint32_t kArenas = 4;  // Parameters, gradients, and Adam's two moments.
+constexpr size_t kWeights = 0;  // The arena of weights.
+constexpr v1::ActivationPart kParts[kSavedParts] = {
+    v1::ACTIVATION_PART_INPUT, v1::ACTIVATION_PART_ATTENTION, v1::ACTIVATION_PART_REST};
 
-// Parameters of one sub-layer, as a part of each arena.
+// Parameters in a row, counted over all parts.
 struct Span {
-  uint64_t begin = 0, end = 0;  // In elements.
+  uint64_t begin = 0, end = 0;
+
+  bool empty() const { return begin == end; }
+};
+
+// A part, and where its parameters are among all, and among those that are trained.
+struct PlacedPart {
+  const PartShape* shape;
+  Span weights, trained;
+};
+
+struct PlacedBlock {
+  std::vector<PlacedPart> parts;
+  v1::ActivationBlock* block = nullptr;  // Null: what it saves is saved outside of blocks.
 };
 
 class Maker {
  public:
-  explicit Maker(const TransformerShape& shape) : shape_(shape) {
-    const uint64_t width = shape.width, attentions = 1 + shape.cross_attention;
-    attention_parameters_ =
-        attentions * (2 * width * width + 2 * width * shape.key_value_width + width);
-    mlp_parameters_ = shape.mlp_matrices * width * shape.mlp_width + width;
-    embedding_ = Take(shape.vocabulary * width);
-    for (uint32_t i = 0; i < shape.layers; ++i) {
-      attentions_.push_back(Take(attention_parameters_));
-      mlps_.push_back(Take(mlp_parameters_));
+  explicit Maker(const ModelShape& shape) : shape_(shape) {
+    MEMTIDE_CHECK(!shape.arenas.empty() && !shape.chunk_size.IsZero());
+    for (const BlockShape& block : shape.blocks) {
+      placed_.emplace_back();
+      for (const PartShape& part : block.parts) {
+        MEMTIDE_CHECK(part.trained <= part.parameters);
+        const Span weights{parameters_, parameters_ + part.parameters};
+        const Span trained{trained_, trained_ + part.trained};
+        placed_.back().parts.push_back({&part, weights, trained});
+        parameters_ = weights.end;
+        trained_ = trained.end;
+      }
     }
-    head_ = Take(shape.vocabulary * width);
+    for (size_t arena = 0; arena < shape.arenas.size(); ++arena) {
+      MEMTIDE_CHECK(shape.arenas[arena].bytes_per_parameter > 0);
+      first_.push_back(chunks_);
+      const uint64_t count = arena == kWeights ? parameters_ : trained_;
+      chunks_ += static_cast<uint32_t>(std::ceil(static_cast<double>(count) / InChunk(arena)));
+    }
+    first_.push_back(chunks_);
   }
 
-  uint64_t parameters() const { return parameters_; }
+  uint32_t chunks() const { return chunks_; }
 
   SyntheticModel Make() {
     AccessSequence& sequence = model_.sequence;
     sequence.chunk_size = shape_.chunk_size;
-    constexpr ChunkKind kKinds[kArenas] = {ChunkKind::kParameter, ChunkKind::kGradient,
-                                           ChunkKind::kOptimizerState, ChunkKind::kOptimizerState};
-    for (const ChunkKind kind : kKinds) {
-      for (uint32_t i = 0; i < Chunks(); ++i) sequence.chunks.push_back({kind, true});
+    for (size_t arena = 0; arena < shape_.arenas.size(); ++arena) {
+      const uint32_t count = first_[arena + 1] - first_[arena];
+      sequence.chunks.insert(sequence.chunks.end(), count, {shape_.arenas[arena].kind, true});
     }
-    for (uint32_t i = 0; i < shape_.layers; ++i) AddBlock("layers." + std::to_string(i));
+    for (size_t i = 0; i < shape_.blocks.size(); ++i) {
+      if (shape_.blocks[i].recomputable) placed_[i].block = AddBlock(shape_.blocks[i]);
+    }
     for (uint32_t i = 0; i < shape_.micro_batches; ++i) RunMicroBatch(i);
-    for (uint32_t i = 0; i < Chunks(); ++i) StepChunk(i);
+    if (!shape_.step_in_backward) Step({0, trained_});
     sequence.iteration_ends = {sequence.moments.size()};
     model_.profile.set_iteration_moments(static_cast<uint32_t>(sequence.moments.size()));
     return std::move(model_);
   }
 
  private:
-  uint64_t tokens() const { return shape_.sequence * shape_.sequences; }
   uint32_t moment() const { return static_cast<uint32_t>(model_.sequence.moments.size()) - 1; }
-
-  Span Take(uint64_t parameters) {
-    const Span span{parameters_, parameters_ + parameters};
-    parameters_ += parameters;
-    return span;
+  double InChunk(size_t arena) const {
+    return static_cast<double>(shape_.chunk_size.count()) /
+           shape_.arenas[arena].bytes_per_parameter;
   }
 
-  uint32_t Chunks() const {
-    const Bytes size(parameters_ * shape_.element_bytes);
-    return static_cast<uint32_t>((size + shape_.chunk_size - Bytes(1)) / shape_.chunk_size);
-  }
-
-  void AddBlock(const std::string& name) {
+  v1::ActivationBlock* AddBlock(const BlockShape& shape) {
     v1::ActivationBlock* const block = model_.profile.add_blocks();
-    block->set_name(name);
+    block->set_name(shape.name);
     block->set_recomputable(true);
-    const double all = SecondsOfAttention(true) + SecondsOfMlp();
-    block->set_forward_ns(static_cast<int64_t>(all * 1e9));
-    block->set_forward_without_attention_ns(
-        static_cast<int64_t>((SecondsOfAttention(false) + SecondsOfMlp()) * 1e9));
+    Duration all{0}, attention{0};
+    for (const PartShape& part : shape.parts) {
+      all += part.recompute;
+      attention += part.attention;
+    }
+    block->set_forward_ns(all.count());
+    block->set_forward_without_attention_ns((all - attention).count());
+    return block;
   }
 
-  // Causal attention computes half of the square.
-  double SecondsOfAttention(bool with_kernel) const {
-    const auto count = static_cast<double>(tokens());
-    const double matrices = 2 * count * static_cast<double>(attention_parameters_);
-    const double kernel = static_cast<double>(1 + shape_.cross_attention) * 2 * count *
-                          static_cast<double>(shape_.sequence * shape_.width);
-    return (matrices + (with_kernel ? kernel : 0)) / shape_.flops_per_second;
-  }
-  double SecondsOfMlp() const {
-    return 2 * static_cast<double>(tokens() * mlp_parameters_) / shape_.flops_per_second;
-  }
-  double SecondsOfHead() const {
-    return 2 * static_cast<double>(tokens() * shape_.vocabulary * shape_.width) /
-           shape_.flops_per_second;
-  }
-
-  void Begin(Phase phase, double seconds) {
+  void Begin(Phase phase, Duration compute) {
     PlayedMoment moment;
     moment.phase = phase;
-    moment.compute = Duration(static_cast<int64_t>(seconds * 1e9));
+    moment.compute = compute;
     model_.sequence.moments.push_back(std::move(moment));
   }
 
-  void Use(Span span, uint32_t arena, Kind kind) {
-    const uint64_t chunk = shape_.chunk_size.count() / shape_.element_bytes;
-    for (uint64_t i = span.begin / chunk; i <= (span.end - 1) / chunk; ++i) {
-      model_.sequence.moments.back().events.push_back(
-          {static_cast<uint32_t>(arena * Chunks() + i), kind});
+  void Use(Span span, size_t arena, Kind kind) {
+    if (span.empty()) return;
+    const auto chunk_of = [&](uint64_t parameter) {
+      return static_cast<uint32_t>(static_cast<double>(parameter) / InChunk(arena));
+    };
+    const uint32_t last = std::min(chunk_of(span.end - 1), first_[arena + 1] - first_[arena] - 1);
+    for (uint32_t i = chunk_of(span.begin); i <= last; ++i) {
+      model_.sequence.moments.back().events.push_back({first_[arena] + i, kind});
     }
   }
 
-  v1::SavedBytes* Save(v1::SavedBytes* saved, v1::ActivationPart part, uint64_t elements,
-                       uint32_t micro_batch) {
-    saved->set_part(part);
-    saved->set_size_bytes(elements * shape_.element_bytes);
-    saved->set_packed_moment(moment());
-    saved->set_micro_batch(micro_batch);
-    return saved;
-  }
-
-  // Sets when what the layer saved in `packed` is used.
-  void Unpack(v1::ActivationBlock* block, uint32_t packed) const {
-    for (v1::SavedBytes& saved : *block->mutable_saved()) {
-      if (saved.packed_moment() != packed) continue;
-      saved.set_first_unpacked_moment(moment());
-      saved.set_last_unpacked_moment(moment());
+  // What a part saves in this moment; its unpacked moments are not known yet.
+  std::vector<v1::SavedBytes*> Save(const PartShape& part, v1::ActivationBlock* block,
+                                    uint32_t micro_batch) {
+    std::vector<v1::SavedBytes*> all;
+    for (size_t i = 0; i < kSavedParts; ++i) {
+      if (part.saved[i].IsZero()) continue;
+      v1::SavedBytes* const saved =
+          block != nullptr ? block->add_saved() : model_.profile.add_others();
+      saved->set_part(block != nullptr ? kParts[i] : v1::ACTIVATION_PART_REST);
+      saved->set_size_bytes(part.saved[i].count());
+      saved->set_packed_moment(moment());
+      saved->set_micro_batch(micro_batch);
+      all.push_back(saved);
     }
-  }
-
-  void SaveAttention(v1::ActivationBlock* block, uint32_t micro_batch) {
-    const uint64_t count = tokens(), attentions = 1 + shape_.cross_attention;
-    Save(block->add_saved(), v1::ACTIVATION_PART_INPUT, count * shape_.width, micro_batch);
-    uint64_t results = count * shape_.width;
-    if (shape_.heads > 0) results += count * shape_.sequence * shape_.heads;
-    Save(block->add_saved(), v1::ACTIVATION_PART_ATTENTION, attentions * results, micro_batch);
-    // Normalized, queries, and keys and values.
-    Save(block->add_saved(), v1::ACTIVATION_PART_REST,
-         attentions * count * 2 * (shape_.width + shape_.key_value_width), micro_batch);
-  }
-  void SaveMlp(v1::ActivationBlock* block, uint32_t micro_batch) {
-    // The sum before it, normalized, and each matrix's result and its function.
-    Save(block->add_saved(), v1::ACTIVATION_PART_REST,
-         tokens() * (2 * shape_.width + shape_.mlp_matrices * shape_.mlp_width), micro_batch);
+    return all;
   }
 
   void RunMicroBatch(uint32_t micro_batch) {
-    std::vector<uint32_t> attention_moments, mlp_moments;
-    Begin(Phase::kForward, 0);
-    Use(embedding_, 0, Kind::kRead);
-    for (uint32_t i = 0; i < shape_.layers; ++i) {
-      v1::ActivationBlock* const block = model_.profile.mutable_blocks(static_cast<int>(i));
-      Begin(Phase::kForward, SecondsOfAttention(true));
-      Use(attentions_[i], 0, Kind::kRead);
-      SaveAttention(block, micro_batch);
-      attention_moments.push_back(moment());
-      Begin(Phase::kForward, SecondsOfMlp());
-      Use(mlps_[i], 0, Kind::kRead);
-      SaveMlp(block, micro_batch);
-      mlp_moments.push_back(moment());
+    std::vector<std::pair<const PlacedPart*, std::vector<v1::SavedBytes*>>> ran;
+    for (const PlacedBlock& placed : placed_) {
+      for (const PlacedPart& part : placed.parts) {
+        Begin(Phase::kForward, part.shape->forward);
+        Use(part.weights, kWeights, Kind::kRead);
+        ran.emplace_back(&part, Save(*part.shape, placed.block, micro_batch));
+      }
     }
-    Begin(Phase::kForward, SecondsOfHead());
-    Use(head_, 0, Kind::kRead);
-    v1::SavedBytes* const last =
-        Save(model_.profile.add_others(), v1::ACTIVATION_PART_REST,
-             tokens() * (shape_.width + shape_.saves_logits * shape_.vocabulary), micro_batch);
-    Backward(head_, 2 * SecondsOfHead());
-    last->set_first_unpacked_moment(moment());
-    last->set_last_unpacked_moment(moment());
-    for (uint32_t i = shape_.layers; i-- > 0;) {
-      v1::ActivationBlock* const block = model_.profile.mutable_blocks(static_cast<int>(i));
-      Backward(mlps_[i], 2 * SecondsOfMlp());
-      Unpack(block, mlp_moments[i]);
-      Backward(attentions_[i], 2 * SecondsOfAttention(true));
-      Unpack(block, attention_moments[i]);
-    }
-    Backward(embedding_, 0);
-  }
-
-  void Backward(Span span, double seconds) {
-    Begin(Phase::kBackward, seconds);
-    Use(span, 0, Kind::kRead);
-    Use(span, 1, Kind::kWrite);
-  }
-
-  void StepChunk(uint32_t chunk) {
-    // Each of seven streams of a chunk passes the device's memory once.
-    Begin(Phase::kStep,
-          7 * static_cast<double>(shape_.chunk_size.count()) / shape_.memory_bytes_per_second);
-    std::vector<ChunkEvent>& events = model_.sequence.moments.back().events;
-    events.push_back({Chunks() + chunk, Kind::kRead});
-    for (const uint32_t arena : {2u, 3u, 0u}) {
-      events.push_back({arena * Chunks() + chunk, Kind::kWrite});
+    for (size_t i = ran.size(); i-- > 0;) {
+      const auto& [part, all] = ran[i];
+      Begin(Phase::kBackward, part->shape->backward);
+      Use(part->weights, kWeights, Kind::kRead);
+      for (size_t arena = 0; arena < shape_.arenas.size(); ++arena) {
+        if (shape_.arenas[arena].kind != ChunkKind::kGradient) continue;
+        Use(part->trained, arena, Kind::kWrite);
+      }
+      for (v1::SavedBytes* const saved : all) {
+        saved->set_first_unpacked_moment(moment());
+        saved->set_last_unpacked_moment(moment());
+      }
+      if (shape_.step_in_backward && micro_batch + 1 == shape_.micro_batches) Step(part->trained);
     }
   }
 
-  const TransformerShape& shape_;
-  uint64_t attention_parameters_ = 0, mlp_parameters_ = 0;  // In a layer.
-  uint64_t parameters_ = 0;
-  Span embedding_, head_;
-  std::vector<Span> attentions_, mlps_;  // By layer.
+  // The weights of trained parameters, which are the first ones of their parts.
+  std::vector<Span> WeightsOf(Span trained) const {
+    std::vector<Span> spans;
+    for (const PlacedBlock& placed : placed_) {
+      for (const PlacedPart& part : placed.parts) {
+        const uint64_t begin = std::max(trained.begin, part.trained.begin);
+        const uint64_t end = std::min(trained.end, part.trained.end);
+        if (begin >= end) continue;
+        const uint64_t before = part.weights.begin + (begin - part.trained.begin);
+        if (!spans.empty() && spans.back().end == before) {
+          spans.back().end += end - begin;
+        } else {
+          spans.push_back({before, before + (end - begin)});
+        }
+      }
+    }
+    return spans;
+  }
+
+  // In moments of as many parameters as have their largest state in one chunk.
+  void Step(Span trained) {
+    double fewest = InChunk(kWeights);
+    for (size_t i = 0; i < shape_.arenas.size(); ++i) fewest = std::min(fewest, InChunk(i));
+    const uint64_t unit = std::max<uint64_t>(1, static_cast<uint64_t>(fewest));
+    for (uint64_t begin = trained.begin; begin < trained.end;) {
+      const uint64_t end = std::min(trained.end, (begin / unit + 1) * unit);
+      StepUnit({begin, end});
+      begin = end;
+    }
+  }
+
+  void StepUnit(Span trained) {
+    const double nanoseconds =
+        shape_.step_ns_per_parameter * static_cast<double>(trained.end - trained.begin);
+    Begin(Phase::kStep, Duration(static_cast<int64_t>(nanoseconds)));
+    model_.sequence.moments.back().on_host = shape_.step_on_host;
+    for (size_t i = 1; i < shape_.arenas.size(); ++i) {
+      const bool is_gradient = shape_.arenas[i].kind == ChunkKind::kGradient;
+      Use(trained, i, is_gradient ? Kind::kRead : Kind::kWrite);
+    }
+    for (const Span weights : WeightsOf(trained)) Use(weights, kWeights, Kind::kWrite);
+  }
+
+  const ModelShape& shape_;
+  uint64_t parameters_ = 0, trained_ = 0;
+  std::vector<PlacedBlock> placed_;  // By block.
+  std::vector<uint32_t> first_;      // By arena: its first chunk; then the number of all chunks.
+  uint32_t chunks_ = 0;
   SyntheticModel model_;
 };
 
 }  // namespace
 
-Bytes StatesOf(const TransformerShape& shape) {
-  return Bytes(Maker(shape).parameters() * shape.element_bytes * kArenas);
-}
+Bytes StatesOf(const ModelShape& shape) { return shape.chunk_size * Maker(shape).chunks(); }
 
-SyntheticModel MakeSyntheticModel(const TransformerShape& shape) { return Maker(shape).Make(); }
-
-TransformerShape DemoGpt() {
-  TransformerShape shape;
-  shape.name = "demo GPT";
-  shape.layers = 12;
-  shape.width = shape.key_value_width = 512;
-  shape.mlp_width = 2048;
-  shape.vocabulary = 256;
-  shape.sequence = 256;
-  shape.sequences = 16;
-  shape.element_bytes = 4;
-  shape.saves_logits = 1;
-  shape.flops_per_second = 8e12;
-  shape.memory_bytes_per_second = 300e9;
-  shape.chunk_size = MiB(4);
-  return shape;
-}
-
-TransformerShape Llama8B() {
-  TransformerShape shape;
-  shape.name = "Llama 3 8B";
-  shape.layers = 32;
-  shape.width = 4096;
-  shape.key_value_width = 1024;
-  shape.mlp_width = 14336;
-  shape.mlp_matrices = 3;
-  shape.vocabulary = 128256;
-  shape.sequence = 8192;
-  shape.sequences = 2;
-  shape.micro_batches = 8;
-  shape.flops_per_second = 480e12;
-  shape.memory_bytes_per_second = 3e12;
-  shape.chunk_size = MiB(256);
-  return shape;
-}
-
-TransformerShape WideShallow() {
-  TransformerShape shape;
-  shape.name = "wide and shallow";
-  shape.layers = 6;
-  shape.width = shape.key_value_width = 8192;
-  shape.mlp_width = 32768;
-  shape.vocabulary = 32000;
-  shape.sequence = 4096;
-  shape.sequences = 4;
-  shape.micro_batches = 2;
-  shape.flops_per_second = 300e12;
-  shape.memory_bytes_per_second = 2e12;
-  shape.chunk_size = MiB(128);
-  return shape;
-}
-
-TransformerShape HeavyAttention() {
-  TransformerShape shape;
-  shape.name = "heavy attention";
-  shape.layers = 24;
-  shape.width = shape.key_value_width = 1024;
-  shape.mlp_width = 4096;
-  shape.vocabulary = 32000;
-  shape.cross_attention = 1;
-  shape.sequence = 1024;
-  shape.sequences = 8;
-  shape.heads = 16;
-  shape.saves_logits = 1;
-  shape.flops_per_second = 150e12;
-  shape.memory_bytes_per_second = 1.5e12;
-  shape.chunk_size = MiB(32);
-  return shape;
-}
+SyntheticModel MakeSyntheticModel(const ModelShape& shape) { return Maker(shape).Make(); }
 
 }  // namespace memtide

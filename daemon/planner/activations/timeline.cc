@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "absl/types/optional.h"
+#include "base/check.h"
 #include "daemon/planner/activations/state_traffic.h"
 
 namespace memtide {
@@ -13,18 +15,36 @@ namespace {
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 double Number(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
-// Parts of a tier's slots: those that transfers keep from states, those that may hold what is read
-// ahead, and those that may wait to be written. Among 72 settings, one near to these chose the
-// fastest patterns for four shapes, three budgets and two links: 0.9% slower than the best in the
-// mean.
-constexpr double kAside = 0.125, kReadAhead = 0.5, kWaiting = 0.3;
 // Traffic of states is computed for this many numbers of slots at most between zero and all.
 constexpr uint32_t kDistinctSlots = 64;
 
 }  // namespace
 
-Timeline::Timeline(const ActivationModel& model, const ReplayOptions& options)
-    : model_(model), options_(options), chunks_(MostChunks(model.states)) {}
+Timeline::Timeline(const ActivationModel& model, const ReplayOptions& options,
+                   const TransferSlots& transfers)
+    : model_(model), options_(options), transfers_(transfers), chunks_(MostChunks(model.states)) {}
+
+LinkBytes Timeline::BytesOf(const Candidate& candidate) {
+  const absl::optional<Division> division = Divide(model_, MostKept(model_, candidate));
+  MEMTIDE_CHECK(division.has_value());
+  const auto sum = [](const std::vector<double>& bytes) {
+    return Bytes(static_cast<uint64_t>(std::accumulate(bytes.begin(), bytes.end(), 0.0)));
+  };
+  LinkBytes moved;
+  const bool has_device = options_.device_slots > 0;
+  if (has_device) {
+    const Flow flow = FlowOf(candidate, BoundaryOf(division->slots, false));
+    moved.to_device = sum(flow.in);
+    moved.from_device = sum(flow.out);
+    if (options_.host_slots >= chunks_) return moved;
+  }
+  const Flow flow = FlowOf(
+      candidate,
+      BoundaryOf(has_device ? division->slots + options_.host_slots : division->slots, true));
+  moved.disk_read = sum(flow.in);
+  moved.disk_written = sum(flow.out);
+  return moved;
+}
 
 double Timeline::SecondsOf(const Candidate& candidate) {
   const absl::optional<Division> division = Divide(model_, MostKept(model_, candidate));
@@ -46,9 +66,10 @@ double Timeline::SecondsOf(const Candidate& candidate) {
 Timeline::Boundary Timeline::BoundaryOf(uint32_t slots, bool is_disk) const {
   Boundary boundary;
   const double all = slots, chunk = Number(model_.states.chunk_size);
-  boundary.slots = static_cast<uint32_t>(std::max(1.0, all - std::max(1.0, all * kAside)));
-  boundary.in_window = chunk * std::max(1.0, all * kReadAhead);
-  boundary.out_window = chunk * std::max(1.0, all * kWaiting);
+  boundary.slots =
+      static_cast<uint32_t>(std::max(1.0, all - std::max(1.0, all * transfers_.aside)));
+  boundary.in_window = chunk * std::max(1.0, all * transfers_.read_ahead);
+  boundary.out_window = chunk * std::max(1.0, all * transfers_.waiting);
   const LinkOptions& links = options_.links;
   boundary.in_bytes_a_second = (is_disk ? links.disk_read : links.to_device).bytes_per_second;
   boundary.out_bytes_a_second = (is_disk ? links.disk_write : links.from_device).bytes_per_second;
@@ -56,14 +77,17 @@ Timeline::Boundary Timeline::BoundaryOf(uint32_t slots, bool is_disk) const {
   return boundary;
 }
 
-const Timeline::Flow& Timeline::StatesOf(uint32_t slots) {
+const Timeline::Flow& Timeline::StatesOf(const Boundary& boundary) {
+  const uint32_t slots = boundary.slots;
   const uint32_t step = std::max(1u, chunks_ / kDistinctSlots);
   // All numbers above the count of chunks are alike, and those below are rounded down.
   const uint32_t key = slots >= chunks_ ? chunks_ : std::max(1u, slots / step * step);
-  const auto [at, is_new] = states_.try_emplace(std::max(1u, key));
+  const bool is_disk = boundary.one_at_a_time;
+  const auto [at, is_new] = states_.try_emplace({is_disk, std::max(1u, key)});
   Flow& flow = at->second;
   if (!is_new) return flow;
-  const StateTraffic traffic = TrafficOf(model_.states, std::max(1u, key));
+  const StateTraffic traffic =
+      TrafficOf(model_.states, std::max(1u, key), is_disk ? Below::kDisk : Below::kHost);
   const double size = Number(model_.states.chunk_size);
   for (const uint32_t reads : traffic.reads) flow.in.push_back(size * reads);
   for (const uint32_t writes : traffic.writes) flow.out.push_back(size * writes);
@@ -71,7 +95,7 @@ const Timeline::Flow& Timeline::StatesOf(uint32_t slots) {
 }
 
 Timeline::Flow Timeline::FlowOf(const Candidate& candidate, const Boundary& boundary) {
-  Flow flow = StatesOf(boundary.slots);
+  Flow flow = StatesOf(boundary);
   flow.after.assign(model_.moments(), 0);
   // Slots that states leave free hold what is needed again soonest: what was saved last.
   std::vector<double> room;  // By micro-batch.
