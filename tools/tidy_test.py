@@ -36,7 +36,7 @@ LONG_FILES: dict[str, str] = {
 }
 
 NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")
-GENERATED_OR_DATA = (".json", ".csv", ".svg", ".lock")
+GENERATED_OR_DATA = (".json", ".jsonl", ".csv", ".svg", ".lock")
 # Files that are verbatim copies of other projects' text.
 FOREIGN = ("LICENSE",)
 

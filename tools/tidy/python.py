@@ -15,7 +15,7 @@ LAYERS = (
     ("_torch_hooks",),
     ("_activations",),
     ("_resume",),
-    ("_plot", "_optimizer_step"),
+    ("_plot", "_optimizer_step", "_plan"),
     ("_trace", "_telemetry"),
     ("_node", "optim", "_checkpoint", "_sharing", "exchange"),
     ("_memory",),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from memtide._activations import choices
 from memtide._activations.block_plan import Moves
@@ -64,7 +65,8 @@ class Activations:
         self._move_s = 0.0  # Spent in copies to chunks, in all.
         self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
         self._chosen = chosen
-        self._calls = attributes()  # Those to modules that the script names.
+        self._calls = attributes()  # Those to modules that the script, or a plan, names.
+        self._watched: set[type[nn.Module]] = set()  # Their classes.
         self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
         self.planning = Planning(
             attributes, self._storages, moments, self._leave, self._make_room, chosen
@@ -79,8 +81,7 @@ class Activations:
         if self._chosen.default is choices.Choice.KEEP:
             return
         self.hooks.set()
-        for kind in self._chosen.classes:
-            self._calls.replace(kind, "__call__", self._chosen.calling)
+        self._watch_calls()
         if self._chosen.default is not choices.Choice.MOVE:
             self.planning.open()
 
@@ -137,6 +138,7 @@ class Activations:
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
         self.planning.end_iteration(moves)
+        self._watch_calls()
         self._outcome.end_iteration(self.planning.plan)
 
     def as_json(self) -> dict[str, Any]:
@@ -157,6 +159,12 @@ class Activations:
         self.planning.close()
         self._calls.undo()
         self.hooks.unset()
+
+    def _watch_calls(self) -> None:
+        """A plan names modules only when they have been found."""
+        for kind in self._chosen.classes - self._watched:
+            self._calls.replace(kind, "__call__", self._chosen.calling)
+            self._watched.add(kind)
 
     def _may_move(self, tensor: torch.Tensor) -> bool:
         return (

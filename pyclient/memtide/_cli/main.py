@@ -1,4 +1,5 @@
-"""The command line: `memtide run | replay | status | idle | admin | trace | explain | doctor`."""
+"""The command line: `memtide run | plan | replay | status | idle | admin | trace | explain |
+doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 from memtide import __version__
 from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
-from memtide._cli import admin, run
+from memtide._cli import admin, plan, run
 from memtide._cli.parser import Parser, add_socket_dir
 from memtide._node import private_daemon
 from memtide._trace import explain
@@ -59,6 +60,9 @@ def _parser() -> Parser:
     run.add_arguments(
         commands.add_parser("run", help="run a PyTorch script with its states in chunks")
     )
+    plan.add_arguments(
+        commands.add_parser("plan", help="say whether a model trains on a machine, and how fast")
+    )
     _add_replay(commands)
     status = commands.add_parser("status", help="show the node's pools, states and sessions")
     add_socket_dir(status)
@@ -80,6 +84,14 @@ def _parser() -> Parser:
     _add_explain(commands)
     doctor = commands.add_parser("doctor", help="check this machine, and name what to do")
     doctor.add_argument("--ssd-dir", type=Path, metavar="DIR", help="directory of the SSD pool")
+    doctor.add_argument(
+        "--measure",
+        nargs="?",
+        const="",
+        metavar="FILE.json",
+        help="measure this machine in 20 seconds and write the file that `memtide plan --machine "
+        "this` reads, or FILE.json",
+    )
     doctor.set_defaults(command=_doctor)
     return parser
 
@@ -240,5 +252,10 @@ def _doctor(flags: argparse.Namespace) -> _Action:
     from memtide._cli import doctor
     from memtide._util.console import make_console
 
+    if flags.measure is not None:
+        from memtide._cli import measure
+
+        measure.print_measurement(flags.ssd_dir, flags.measure, make_console())
+        return lambda: 0
     status = doctor.print_diagnosis(flags.ssd_dir, make_console())
     return lambda: status

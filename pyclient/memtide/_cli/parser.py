@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,10 +12,17 @@ from typing import Any, NoReturn
 class Parser(argparse.ArgumentParser):
     """The parser of `memtide`, or of one of its commands."""
 
-    def parse_known_args(self, *arguments: Any, **named: Any) -> Any:
+    # The name of the flag that gets what stands after `--`. Empty: `--` ends the options.
+    passes_on = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but what a command does not know is refused by its own parser, which has
         the right usage; argparse leaves it to the one above."""
-        flags, unknown = super().parse_known_args(*arguments, **named)
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if self.passes_on and "--" in words else len(words)
+        flags, unknown = super().parse_known_args(words[:end], namespace)
+        if self.passes_on:
+            flags.__dict__[self.passes_on] = words[end + 1 :]
         if unknown:
             name = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(name, self._option_string_actions, 1)

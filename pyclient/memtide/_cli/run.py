@@ -46,6 +46,13 @@ def add_arguments(run: Parser) -> None:
         metavar="DIR",
         help="parent of the directory that this run creates for these files",
     )
+    run.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE.json",
+        help="of `memtide plan --output`: its pools, chunk size and choice for activations; at the "
+        "end, predicted against measured",
+    )
     budget = run.add_argument_group("budget", "limits on all that a script and memtide use")
     budget.add_argument(
         "--host-memory",
@@ -161,7 +168,9 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     from memtide._launch import run
     from memtide._launch.options import Options
     from memtide._launch.outputs import Outputs
+    from memtide._launch.planned_run import planned_pools
     from memtide._launch.sharing import Sharing
+    from memtide._plan import plan_file
 
     pools = Pools(
         device_bytes=_size(flags.device_pool),
@@ -171,8 +180,15 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
         device=flags.device,
     )
     budget = MemoryBudget(_size(flags.device_memory), _size(flags.host_memory))
+    plan = None if flags.plan is None else plan_file.load(flags.plan)
+    if plan is not None and budget.named():
+        raise UsageError("--plan has chosen the pools: leave out --host-memory and --device-memory")
     budget.check(pools)
     chunk_bytes = parse_size(flags.chunk_size)
+    if plan is not None:
+        chunk_bytes = chunk_bytes or plan.choice.chunk_bytes
+        # A daemon that runs already has its pools.
+        pools = pools if flags.socket_dir else planned_pools(plan, pools)
     if chunk_bytes % 2**21:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
     if flags.trace_memory and not str(flags.trace or "").endswith(RAW_SUFFIX):
@@ -214,6 +230,8 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
             skip_non_finite=flags.skip_non_finite,
             resume=flags.resume,
             sharing=Sharing(flags.share, flags.delink_at_step) if flags.share else None,
+            plan=plan,
+            plan_file=flags.plan.absolute() if flags.plan else None,
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ def install(
     training: Training | None = None,
     shares_contents: bool = False,
     sharing: Sharing | None = None,
+    activations: Sequence[str] = (),
 ) -> None:
     """Starts the runtime when torch is imported, or at once if it is imported already.
 
@@ -55,9 +56,11 @@ def install(
     are kept as far as it allows, and `say` is called with each plan for them, in a line.
     `training`: that of which this process is one of several ranks. `shares_contents`: as in
     `runtime.start`. `sharing`: layers that share, from when they are trained on.
+    `activations`: what a plan chooses for each block that the model repeats, in their order.
     """
 
     def start() -> Runtime:
+        from memtide._activations.planned_choices import PlannedChoices
         from memtide._torch_hooks import runtime
         from memtide._torch_hooks.shared_layers import SharedLayers
 
@@ -69,6 +72,7 @@ def install(
             observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
             allowance=None if budget is None else budget.allowance_bytes,
+            chosen=PlannedChoices(activations, say) if activations else None,
             training=training,
             shares_contents=shares_contents,
             shared_layers=shared,

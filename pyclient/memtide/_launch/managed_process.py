@@ -16,6 +16,7 @@ from memtide._launch import (
     forked,
     fully_sharded,
     larger_pool,
+    planned_run,
     pool_advice,
     process_group,
     ranks,
@@ -219,6 +220,7 @@ class Managed:
             connection.training,
             connection.shares_contents,
             options.sharing,
+            options.plan.repeated_activations() if options.plan else (),
         )
 
     def _stepped(self) -> None:
@@ -350,10 +352,13 @@ class Managed:
             return
         writes = self._run.claim_outputs()
         # The file comes first: printing fails if the reader of the output has ended.
+        plan = self._options.plan
         if writes:
-            outputs.write_stats(summary)
+            outputs.write_stats(summary, plan)
         if not quiet:
             summary_tables.print_summary(summary, console)
+            if plan is not None:
+                planned_run.print_comparison(plan, summary, console)
             if not self._options.request.chunk_bytes:
                 pool_advice.print_chunk_size(connection.client, console)
             # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.

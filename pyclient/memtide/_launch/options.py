@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from memtide._launch.outputs import Outputs
 from memtide._launch.sharing import Sharing
 from memtide._node.connect import SessionRequest
+from memtide._plan.plan_file import Plan
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Options:
     skip_non_finite: bool = False
     resume: bool = False
     sharing: Sharing | None = None
+    plan: Plan | None = None  # What `memtide plan` has chosen, and predicts.
+    plan_file: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from memtide._capi import admin
-from memtide._launch import deferred_start
+from memtide._launch import deferred_start, planned_run
 from memtide._node.connect import Connection
+from memtide._plan.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
@@ -44,10 +45,11 @@ class Outputs:
         files = (("--stats", self.stats), ("--tide", self.tide), ("--trace", self.trace))
         return [flag for flag, file in files if file is not None]
 
-    def write_stats(self, summary: Summary) -> None:
-        """Writes the costs of the run."""
+    def write_stats(self, summary: Summary, plan: Plan | None = None) -> None:
+        """Writes the costs of the run, beside what a plan has predicted."""
         if self.stats is not None:
-            text = json.dumps(summary.as_json(), indent=1)
+            predicted = {} if plan is None else {"plan": planned_run.as_json(plan, summary)}
+            text = json.dumps({**summary.as_json(), **predicted}, indent=1)
             self.stats.write_text(text + "\n", encoding="utf-8")
 
     def write_pictures(self, summary: Summary, connection: Connection, console: Console) -> None:

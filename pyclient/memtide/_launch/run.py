@@ -103,6 +103,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         "trace": options.outputs.trace,
         "share": sharing.path if sharing else None,
         "delink-at-step": sharing.delink_at_step if sharing else None,
+        "plan": options.plan_file,
     }
     command = [sys.executable, "-u", "-P", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]

@@ -1,0 +1,1 @@
+"""The partition of a graph of operators over devices: plan.plan_graph()."""

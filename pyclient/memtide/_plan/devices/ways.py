@@ -1,0 +1,58 @@
+"""What a plan of devices says: each way of using them, beside a bound, and the choice."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from memtide._util.sizes import format_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way in which a machine's devices train a model together."""
+
+    name: str
+    detail: str  # How, in a few words.
+    fits: bool
+    limit: str = ""  # Why it does not fit.
+    step_s: float | None = None  # None where it does not fit.
+    device_bytes: float | None = None  # The most that one device needs. None: not known.
+    exchange_s: float = 0.0  # The part in which devices send each other bytes; it may overlap.
+    # False: gradients are those of older weights, so that losses are not those of one device.
+    same_losses: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesPlan:
+    """All ways, the fastest first; those that do not fit come last."""
+
+    devices: int
+    ways: tuple[Way, ...]
+    # The fastest that fits and has the same losses as one device. None: none fits.
+    choice: Way | None
+    # No way is faster: all compute of a step, divided among devices without a rest.
+    bound_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan in values that JSON has."""
+        return {
+            "devices": self.devices,
+            "bound_s": self.bound_s,
+            "choice": None if self.choice is None else self.choice.name,
+            "ways": [asdict(way) for way in self.ways],
+        }
+
+    def lines(self) -> list[str]:
+        """The plan as text, a way in a line."""
+        devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
+        lines = [f"{devices}; compute divided among them: {self.bound_s:.3g} s a step"]
+        for way in self.ways:
+            if way.step_s is None:
+                lines.append(f"  {way.name}: does not fit. {way.limit}")
+                continue
+            held = "" if way.device_bytes is None else f", {format_size(way.device_bytes)} a device"
+            mark = " <- chosen" if way is self.choice else ""
+            other = "" if way.same_losses else ", other losses"
+            lines.append(f"  {way.name}: {way.step_s:.3g} s{held}{other} ({way.detail}){mark}")
+        return lines

@@ -1,0 +1,199 @@
+"""What the phases of a step take in systems that stream states by fixed rules.
+
+In each phase the device computes while links, drives, which read and write at once, and other
+devices move what it needs, so that the slowest of them decides. All is for one device; drives and
+the host's memory are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memtide._plan.answer import Busy
+from memtide._plan.estimate.question import step_bytes
+from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.work import Rates, Work
+from memtide._plan.machine import Machine
+from memtide._plan.model import Model
+from memtide._plan.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds in which each part of the machine works in a phase."""
+
+    compute: float = 0.0
+    to_device: float = 0.0
+    from_device: float = 0.0
+    drive_read: float = 0.0
+    drive_written: float = 0.0
+    exchange: float = 0.0
+    optimizer: float = 0.0
+
+    def seconds(self) -> float:
+        """What the phase takes."""
+        return float(max(vars(self).values()))
+
+    def with_(self, other: Part) -> Part:
+        """Both at once."""
+        return Part(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """One step."""
+
+    forward: Part
+    backward: Part
+    step: Part
+    recompute_s: float  # For one micro-batch, a part of `backward`.
+    drive_bytes_written: float  # By one step.
+    accumulation: int
+    step_in_backward: bool
+
+    def seconds(self) -> float:
+        """All phases."""
+        passes = self.forward.seconds() + self.backward.seconds()
+        if not self.step_in_backward:
+            return self.accumulation * passes + self.step.seconds()
+        last = self.forward.seconds() + self.backward.with_(self.step).seconds()
+        return (self.accumulation - 1) * passes + last
+
+    def busy(self) -> Busy:
+        """By part of the machine."""
+
+        def total(name: str) -> float:
+            passes = getattr(self.forward, name) + getattr(self.backward, name)
+            return float(self.accumulation * passes + getattr(self.step, name))
+
+        return Busy(
+            compute=total("compute"),
+            recompute=self.accumulation * self.recompute_s,
+            to_device=total("to_device"),
+            from_device=total("from_device"),
+            drive=total("drive_read") + total("drive_written"),
+            optimizer=total("optimizer"),
+            exchange=total("exchange"),
+            waits=max(0.0, self.seconds() - total("compute")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What phases are made for."""
+
+    model: Model
+    training: Training
+    machine: Machine
+    way: Way
+    works: Sequence[Work]
+    rates: Rates
+    accumulation: int
+
+    def shares(self) -> int:
+        """In how many parts states are divided."""
+        return self.machine.devices if self.way.sharded else 1
+
+
+def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float) -> Phases:
+    """The phases if these shares of what blocks save are moved and computed again, from 0 to 1;
+    `to_drive` is the share of the moved bytes that goes on to drives."""
+    works, machine, way = setting.works, setting.machine, setting.way
+    saved = moved_bytes(setting, moved)
+    again = recomputed * sum(
+        work.block.count * work.recompute_s for work in works if work.block.recomputable
+    )
+    weights = _weights(setting)
+    swapped = to_drive * saved * machine.devices
+    drive = machine.drive
+    forward = weights.with_(
+        Part(
+            compute=sum(work.block.count * work.forward_s for work in works),
+            from_device=saved / machine.from_device_bytes_per_s,
+            drive_written=swapped / drive.write_bytes_per_s if drive else 0.0,
+        )
+    )
+    backward = weights.with_(_gradients(setting)).with_(
+        Part(
+            compute=sum(work.block.count * work.backward_s for work in works) + again,
+            to_device=saved / machine.to_device_bytes_per_s,
+            drive_read=swapped / drive.read_bytes_per_s if drive else 0.0,
+        )
+    )
+    trained = setting.model.trained_parameters()
+    written = way.drive_gradients * setting.accumulation + way.drive_written
+    return Phases(
+        forward=forward,
+        backward=backward,
+        step=_step(setting),
+        recompute_s=again,
+        drive_bytes_written=trained * written + swapped * setting.accumulation,
+        accumulation=setting.accumulation,
+        step_in_backward=way.step_in_backward,
+    )
+
+
+def moved_bytes(setting: Setting, moved: float) -> float:
+    """What leaves the device in one micro-batch: a share of what blocks save and, where blocks
+    compute in pieces, what the other ones were given."""
+    saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
+    inputs = sum(work.block.count * work.input_bytes for work in setting.works)
+    return moved * saved + ((1 - moved) * inputs if setting.way.in_pieces else 0.0)
+
+
+def _weights(setting: Setting) -> Part:
+    """Weights for one pass over all blocks: each device's share comes from its place, the other
+    shares from other devices."""
+    machine, way, shares = setting.machine, setting.way, setting.shares()
+    size = setting.model.parameters() * setting.training.states.weight
+    brought = size / shares if way.weights != "device" else 0.0
+    others = size - size / shares
+    between = machine.between_devices_bytes_per_s
+    if between is None:
+        brought += others
+    drive = 0.0
+    if way.weights == "drive" and machine.drive is not None:
+        drive = size / machine.drive.read_bytes_per_s
+    return Part(
+        to_device=brought / machine.to_device_bytes_per_s,
+        drive_read=drive,
+        exchange=others / between if between is not None else 0.0,
+    )
+
+
+def _gradients(setting: Setting) -> Part:
+    """Gradients of one backward pass: they are summed over devices, and leave for their place."""
+    machine, way, training = setting.machine, setting.way, setting.training
+    devices = machine.devices
+    trained = setting.model.trained_parameters()
+    size = trained * training.states.gradient
+    # A ring sums in as many bytes as all-gathering takes, and replicas gather the sums besides.
+    summed = size * (devices - 1) / devices * (1 if way.sharded else 2)
+    between = machine.between_devices_bytes_per_s
+    leaving = size / setting.shares() if way.gradients != "device" else 0.0
+    if between is None:
+        leaving += summed
+    drive = machine.drive
+    return Part(
+        from_device=leaving / machine.from_device_bytes_per_s,
+        drive_written=trained * way.drive_gradients / drive.write_bytes_per_s if drive else 0.0,
+        exchange=summed / between if between is not None else 0.0,
+    )
+
+
+def _step(setting: Setting) -> Part:
+    machine, way, training = setting.machine, setting.way, setting.training
+    trained = setting.model.trained_parameters()
+    passed = trained * step_bytes(training)
+    if way.step == "device":
+        return Part(optimizer=passed / setting.shares() / setting.rates.memory_bytes_per_s)
+    drive = machine.drive
+    # New weights go back to where the next forward pass uses them.
+    back = trained * training.states.weight if way.weights == "device" else 0.0
+    return Part(
+        optimizer=passed / machine.host_memory_bytes_per_s,
+        drive_read=trained * way.drive_read / drive.read_bytes_per_s if drive else 0.0,
+        drive_written=trained * way.drive_written / drive.write_bytes_per_s if drive else 0.0,
+        to_device=back / machine.to_device_bytes_per_s,
+    )

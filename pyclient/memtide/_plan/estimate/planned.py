@@ -1,0 +1,224 @@
+"""Training whose placement and activations are searched in the daemon's own engine."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memtide._plan.answer import Answer, Busy, Choice
+from memtide._plan.estimate.chunks import chunk_bytes_for
+from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.pools import (
+    Pools,
+    host_reserve,
+    least_device_bytes,
+    states_bytes,
+    transient_bytes,
+)
+from memtide._plan.estimate.question import Setting, activations_of, question
+from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.work import Rates, Work, work_of
+from memtide._plan.machine import Machine
+from memtide._plan.model import Model
+from memtide._plan.training import Training
+
+# Sequences that a device computes at once are tried up to this many tokens, where not given: more
+# are no faster, as products of matrices are large enough.
+_MOST_TOKENS = 65536
+
+
+class Depth(enum.Enum):
+    """How long a plan is searched."""
+
+    LOOK = enum.auto()  # In the search's own estimate alone.
+    SHORT = enum.auto()  # The engine plays the plan that is best in it.
+    WHOLE = enum.auto()
+
+
+# Plans that the engine plays beside those that need no search: more gain less than a percent.
+_REPLAYS = {Depth.SHORT: 0, Depth.WHOLE: 12}
+# Plans that are looked at where the engine plays none.
+_LOOKS = {Depth.LOOK: 20, Depth.SHORT: 20, Depth.WHOLE: 200}
+# Chunks that are played. Where the engine plays none, many cost little.
+_CHUNKS = {Depth.LOOK: 120, Depth.SHORT: 120, Depth.WHOLE: 240}
+_FORESEEN_CHUNKS = 960
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One way to train: a number of micro-batches and a place of the optimizer."""
+
+    model: Model
+    training: Training
+    machine: Machine
+    way: Way
+    accumulation: int
+    step_on: str
+    works: tuple[Work, ...]
+    rates: Rates
+    pools: Pools
+    chunk_bytes: int  # In a run; the replay's chunks may be larger.
+    depth: Depth = Depth.WHOLE
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences that a device computes at once; the last ones may be fewer."""
+        return math.ceil(self.training.batch / (self.accumulation * self.machine.devices))
+
+    def refusal(self) -> str | None:
+        """Why it does not fit, where that needs no search."""
+        return limit_of(self.needs())
+
+    def needs(self) -> tuple[Need, ...]:
+        """What it needs at least, and what there is."""
+        below = self.pools.host + self.pools.drive
+        states = states_bytes(self.model, self.training.states)
+        return (
+            Need("device memory", self.least_device(), self.pools.device),
+            Need("host memory and drives", states, below),
+            Need("host memory", self.least_host_pool(), self.pools.host),
+        )
+
+    def least_device(self) -> float:
+        """Bytes of a device's pool."""
+        return least_device_bytes(self.works, self.training, self.chunk_bytes)
+
+    def least_host_pool(self) -> float:
+        """Bytes of chunks: all that the drive cannot hold, and what passes."""
+        states = states_bytes(self.model, self.training.states)
+        passing = 2 * self.least_device() * self.machine.devices
+        return max(min(states, passing), states - self.pools.drive)
+
+    def question(self) -> dict[str, Any]:
+        """What the planner is asked."""
+        foreseen = self.way.foreseen or self.depth is Depth.LOOK
+        return question(
+            Setting(
+                model=self.model,
+                training=self.training,
+                machine=self.machine,
+                works=self.works,
+                pools=self.pools,
+                accumulation=self.accumulation,
+                step_on=self.step_on,
+                step_in_backward=self.way.step_in_backward,
+                replays=_LOOKS[self.depth] if foreseen else _REPLAYS[self.depth],
+                foreseen=foreseen,
+                played_chunks=_FORESEEN_CHUNKS if self.way.foreseen else _CHUNKS[self.depth],
+            ),
+            self.rates,
+        )
+
+    def answer(self, reply: Mapping[str, Any] | None) -> Answer:
+        """The answer of a PlanReply. None: refusal() says why there is none."""
+        refusal = self.refusal()
+        if reply is not None and "elapsed_s" not in reply:
+            budget = int(reply["plan"]["least_budget_bytes"]) + transient_bytes(self.works)
+            refusal = limit_of([Need("device memory", budget, self.pools.device)])
+        in_chunks = 0.0 if reply is None else float(reply.get("chunk_bytes_at_most", 0))
+        if refusal is None:
+            refusal = limit_of(
+                [Need("host memory and drives", in_chunks, self.pools.host + self.pools.drive)]
+            )
+        reserve = host_reserve(self.machine)
+        device_reserve = max(0.0, self.machine.device.memory_bytes - self.pools.device)
+        least_device = round(self.least_device() + device_reserve)
+        least_host = round(self.least_host_pool() + reserve)
+        if refusal is not None or reply is None:
+            return Answer(
+                fits=False,
+                limit=refusal or "",
+                least_device_bytes=least_device,
+                least_host_bytes=least_host,
+            )
+        step_s = float(reply["elapsed_s"])
+        low, high = interval(step_s, self.machine)
+        written = float(reply.get("drive_written_bytes", 0))
+        return Answer(
+            fits=True,
+            limit=tightest(self.needs()),
+            least_device_bytes=least_device,
+            least_host_bytes=least_host,
+            step_s=step_s,
+            low_s=low,
+            high_s=high,
+            tokens_per_s=self.training.tokens() / step_s,
+            busy=self._busy(reply),
+            choice=self._choice(dict(reply), in_chunks),
+            drive_bytes_written=written,
+            drive_years=years(written, step_s, self.machine),
+        )
+
+    def _busy(self, reply: Mapping[str, Any]) -> Busy:
+        machine, drive = self.machine, self.machine.drive
+        computes = float(reply.get("compute_s", 0)) + (
+            float(reply.get("step_s", 0)) if self.step_on == "device" else 0.0
+        )
+        return Busy(
+            compute=float(reply.get("compute_s", 0)),
+            recompute=float(reply.get("recompute_s", 0)),
+            to_device=float(reply.get("to_device_bytes", 0)) / machine.to_device_bytes_per_s,
+            from_device=float(reply.get("from_device_bytes", 0)) / machine.from_device_bytes_per_s,
+            drive=(
+                0.0
+                if drive is None
+                else float(reply.get("drive_read_bytes", 0)) / drive.read_bytes_per_s
+                + float(reply.get("drive_written_bytes", 0)) / drive.write_bytes_per_s
+            ),
+            optimizer=float(reply.get("step_s", 0)),
+            waits=max(0.0, float(reply["elapsed_s"]) - computes),
+        )
+
+    def _choice(self, reply: dict[str, Any], in_chunks: float) -> Choice:
+        host = min(self.pools.host, in_chunks)
+        return Choice(
+            chunk_bytes=self.chunk_bytes,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            ranks=self.machine.devices,
+            optimizer_on=self.step_on,
+            device_pool_bytes=round(self.pools.device),
+            host_pool_bytes=round(host),
+            ssd_pool_bytes=round(max(0.0, in_chunks - host)),
+            activations=activations_of(reply, self.works),
+            resident_bytes=round(float(reply.get("resident_bytes", 0))),
+        )
+
+
+def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> list[Planned]:
+    """What there is to choose from: at least one."""
+    rates = Rates.of(machine.device, training.compute_type, tuned_attention=way.tuned_attention)
+    pools = Pools.of(machine)
+    chunk_bytes = chunk_bytes_for(model, training.states, pools)
+    share = math.ceil(training.batch / machine.devices)
+    place = training.optimizer_on or (way.step if way.step_in_backward else None)
+    return [
+        Planned(
+            model=model,
+            training=training,
+            machine=machine,
+            way=way,
+            accumulation=accumulation,
+            step_on=step_on,
+            works=work_of(model, training, rates, share / accumulation),
+            rates=rates,
+            pools=pools,
+            chunk_bytes=chunk_bytes,
+        )
+        for accumulation in _accumulations(training, machine)
+        for step_on in ((place,) if place else ("host", "device"))
+    ]
+
+
+def _accumulations(training: Training, machine: Machine) -> list[int]:
+    """How many micro-batches a device's sequences may be in, the fewest first."""
+    share = math.ceil(training.batch / machine.devices)
+    if training.micro_batch is not None:
+        return [math.ceil(share / training.micro_batch)]
+    least = math.ceil(share * training.sequence / _MOST_TOKENS)
+    # Powers of two are enough, and one sequence at a time.
+    powers = [1 << exponent for exponent in range(share.bit_length())]
+    return [count for count in powers if least <= count < share] + [share]

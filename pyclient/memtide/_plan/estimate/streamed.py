@@ -1,0 +1,212 @@
+"""Training by the fixed rules of another system: which bytes are where, and what a step takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtide._plan.answer import Answer, Choice
+from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.phases import Phases, Setting, moved_bytes, phases
+from memtide._plan.estimate.pools import Pools, host_reserve, transient_bytes
+from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.work import Rates, work_of
+from memtide._plan.machine import Machine
+from memtide._plan.model import Model
+from memtide._plan.training import Training
+from memtide.errors import InvalidArgument
+
+_BALANCE_STEPS = 16  # Shares of moved activations that are tried.
+_GATHERED_BLOCKS = 2  # Blocks whose weights are on the device where they stream.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """A setting, and what its activations do: the shares that move and that are recomputed."""
+
+    setting: Setting
+    micro_batch: int
+    pools: Pools
+    activations: str
+    moved: float = 0.0
+
+    def needs(self) -> tuple[Need, ...]:
+        return (
+            Need("device memory", self.device_bytes(), self.pools.device),
+            Need("host memory", self.host_bytes(), self.pools.host),
+            Need("room on drives", self.drive_bytes(), self.pools.drive),
+        )
+
+    def device_bytes(self) -> float:
+        setting = self.setting
+        states, way = setting.training.states, setting.way
+        model = setting.model
+        shares = setting.shares()
+        trained = model.trained_parameters() / shares
+        widest = max(work.block.parameters for work in setting.works) * states.weight
+        streams = way.weights != "device" or shares > 1
+        size = _GATHERED_BLOCKS * widest if streams else 0.0
+        if way.weights == "device":
+            size += model.parameters() * states.weight / shares
+        size += states.gradient * (trained if way.gradients == "device" else widest / states.weight)
+        if way.optimizer == "device":
+            size += states.optimizer * trained
+        pieces = self.micro_batch if way.in_pieces else 1
+        return size + (self._kept_bytes() + transient_bytes(setting.works)) / pieces
+
+    def _kept_bytes(self) -> float:
+        works = self.setting.works
+        if self.activations == "keep":
+            return sum(work.block.count * work.saved_bytes() for work in works)
+        # A block that is computed again keeps its input; one at a time has all of it back.
+        size = max(work.saved_bytes() for work in works)
+        for work in works:
+            if not work.block.recomputable:
+                size += work.saved_bytes()
+            elif self.activations == "recompute" and not self.setting.way.in_pieces:
+                size += work.block.count * work.input_bytes
+        return size
+
+    def _moved_bytes(self) -> float:
+        return moved_bytes(self.setting, self.moved) * self.setting.machine.devices
+
+    def _states(self, place: str) -> float:
+        """Bytes of states in a place, of all devices."""
+        setting, way = self.setting, self.setting.way
+        states, trained = setting.training.states, setting.model.trained_parameters()
+        size = 0.0
+        if way.weights == place:
+            size += setting.model.parameters() * states.weight
+        if way.gradients == place:
+            size += trained * max(states.gradient, way.drive_gradients)
+        if way.optimizer == place:
+            size += trained * states.optimizer
+        return size
+
+    def host_bytes(self) -> float:
+        buffers = self.setting.model.trained_parameters() * self.setting.way.host_buffers
+        return self._states("host") + buffers + self._moved_bytes() - self._to_drive()
+
+    def _to_drive(self) -> float:
+        """Moved bytes for which host memory has no room."""
+        if self.setting.way.optimizer != "drive":
+            return 0.0
+        room = max(0.0, self.pools.host - self._states("host"))
+        return max(0.0, self._moved_bytes() - room)
+
+    def drive_bytes(self) -> float:
+        return self._states("drive") + self._to_drive()
+
+    def phases(self) -> Phases:
+        moved = self._moved_bytes()
+        recomputed = {"keep": 0.0, "recompute": 1.0}.get(self.activations, 1.0 - self.moved)
+        return phases(
+            self.setting,
+            moved=self.moved,
+            recomputed=recomputed,
+            to_drive=self._to_drive() / moved if moved else 0.0,
+        )
+
+    def fits(self) -> bool:
+        return limit_of(self.needs()) is None
+
+
+def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> Answer:
+    """The answer of a system that is not planned. InvalidArgument: its states are on drives, and
+    the machine has none."""
+    if machine.drive is None and "drive" in (way.weights, way.gradients, way.optimizer):
+        raise InvalidArgument(f"{machine.name} has no drive, and this system has states on drives")
+    trials = list(_trials(model, training, machine, way))
+    fitting = [trial for trial in trials if trial.fits()]
+    best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)
+    # The last trial needs least of the device's memory.
+    found = best or trials[-1]
+    reserve = max(0.0, machine.device.memory_bytes - found.pools.device)
+    least_device = round(found.device_bytes() + reserve)
+    least_host = round(found.host_bytes() + host_reserve(machine))
+    if best is None:
+        return Answer(
+            fits=False,
+            limit=limit_of(found.needs()) or "",
+            least_device_bytes=least_device,
+            least_host_bytes=least_host,
+        )
+    made = best.phases()
+    step_s = made.seconds()
+    low, high = interval(step_s, machine)
+    return Answer(
+        fits=True,
+        limit=tightest(best.needs()),
+        least_device_bytes=least_device,
+        least_host_bytes=least_host,
+        step_s=step_s,
+        low_s=low,
+        high_s=high,
+        tokens_per_s=training.tokens() / step_s,
+        busy=made.busy(),
+        choice=_choice(best),
+        drive_bytes_written=made.drive_bytes_written,
+        drive_years=years(made.drive_bytes_written, step_s, machine),
+    )
+
+
+def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
+    rates = Rates.of(machine.device, training.compute_type, tuned_attention=way.tuned_attention)
+    pools = Pools.of(machine)
+    share = math.ceil(training.batch / machine.devices)
+    fixed = training.micro_batch
+    for micro_batch in (
+        [min(fixed, share)]
+        if fixed is not None
+        else [m for m in range(share, 0, -1) if share % m == 0]
+    ):
+        works = work_of(model, training, rates, micro_batch)
+        setting = Setting(
+            model=model,
+            training=training,
+            machine=machine,
+            way=way,
+            works=works,
+            rates=rates,
+            accumulation=math.ceil(share / micro_batch),
+        )
+        for activations, moved in _activations(training.activations or way.activations):
+            yield _Trial(
+                setting=setting,
+                micro_batch=micro_batch,
+                pools=pools,
+                activations=activations,
+                moved=moved,
+            )
+
+
+def _activations(word: str | None) -> list[tuple[str, float]]:
+    """What may be done with activations, and the share that moves."""
+    if word == "balance":
+        return [("balance", i / _BALANCE_STEPS) for i in range(_BALANCE_STEPS + 1)]
+    if word is None:
+        return [("keep", 0.0), ("recompute", 0.0)]
+    return [(word, 1.0 if word == "move" else 0.0)]
+
+
+def _choice(trial: _Trial) -> Choice:
+    setting = trial.setting
+    words = ["recompute" if trial.activations == "balance" else trial.activations]
+    blocks = sum(work.block.count for work in setting.works)
+    if trial.activations == "balance":
+        moving = round(trial.moved * blocks)
+        words = ["move"] * moving + ["recompute"] * (blocks - moving)
+    else:
+        words *= blocks
+    return Choice(
+        chunk_bytes=0,
+        micro_batch=trial.micro_batch,
+        accumulation=setting.accumulation,
+        ranks=setting.machine.devices,
+        optimizer_on=setting.way.step,
+        device_pool_bytes=round(trial.device_bytes()),
+        host_pool_bytes=round(trial.host_bytes()),
+        ssd_pool_bytes=round(trial.drive_bytes()),
+        activations=tuple(words),
+    )

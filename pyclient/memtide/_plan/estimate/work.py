@@ -1,0 +1,113 @@
+"""What a device computes for one block of a model and one micro-batch, in seconds and bytes.
+
+A product of matrices takes its operations by the reached peak, or its weights' bytes by the rate of
+memory, whichever is more. Attention's kernels reach a share of that peak. The other operations pass
+the device's memory: what autograd saves is written once and read once in a forward pass, and read
+once in a backward pass, which does the same with gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtide._plan.calibration import constant
+from memtide._plan.machine import Device
+from memtide._plan.model import Block, Model
+from memtide._plan.training import Training
+from memtide.errors import InvalidArgument
+
+# How often what is saved passes the memory in a forward pass, and in a backward pass.
+_FORWARD_PASSES, _BACKWARD_PASSES = 2, 4
+# A backward pass of attention computes its products again, and four more.
+_ATTENTION_BACKWARD = 2.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """One block, for one micro-batch."""
+
+    block: Block
+    forward_s: float
+    recompute_s: float  # To compute again what its backward pass needs.
+    attention_s: float  # The part of both that attention's kernels take.
+    backward_s: float
+    input_bytes: float  # What autograd saves, by part.
+    attention_bytes: float
+    rest_bytes: float
+
+    def saved_bytes(self) -> float:
+        """All that autograd saves."""
+        return self.input_bytes + self.attention_bytes + self.rest_bytes
+
+    def weight_bytes(self, bytes_per_parameter: float) -> float:
+        """Its weights."""
+        return self.block.parameters * bytes_per_parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a device reaches."""
+
+    flop_per_s: float
+    attention_flop_per_s: float
+    memory_bytes_per_s: float
+    call_s: float  # For each forward or backward pass of a block, beside its operations.
+
+    @classmethod
+    def of(cls, device: Device, compute_type: str, *, tuned_attention: bool = False) -> Rates:
+        """Those of a device; `tuned_attention`: with attention written for its generation.
+
+        InvalidArgument: its peak in this type is not known."""
+        if compute_type not in device.flop_per_s:
+            known = ", ".join(sorted(device.flop_per_s))
+            raise InvalidArgument(
+                f"{device.name} has no known rate of products in {compute_type}; it has those in "
+                f"{known}"
+            )
+        flop_per_s = device.flop_per_s[compute_type] * device.reached_flop
+        return cls(
+            flop_per_s=flop_per_s,
+            attention_flop_per_s=flop_per_s
+            * constant("attention_share_tuned" if tuned_attention else "attention_share"),
+            memory_bytes_per_s=device.memory_bytes_per_s * device.reached_memory,
+            call_s=constant("call_s"),
+        )
+
+
+def work_of(model: Model, training: Training, rates: Rates, micro_batch: float) -> tuple[Work, ...]:
+    """The work of each entry of `model.blocks`, for `micro_batch` sequences."""
+    return tuple(_work(block, model.causal, training, rates, micro_batch) for block in model.blocks)
+
+
+def _work(
+    block: Block,
+    causal: bool,
+    training: Training,
+    rates: Rates,
+    micro_batch: float,
+) -> Work:
+    tokens = float(micro_batch * training.sequence)
+    weights_s = block.parameters * training.states.weight / rates.memory_bytes_per_s
+    matrices_s = max(block.flop_per_token * tokens / rates.flop_per_s, 0.0)
+    if block.flop_per_token > 0:
+        matrices_s = max(matrices_s, weights_s)
+    pairs = tokens * training.sequence * (0.5 if causal else 1.0)
+    attention_s = block.flop_per_token_pair * pairs / rates.attention_flop_per_s
+    pass_s = block.saved_bytes_per_token() * tokens / rates.memory_bytes_per_s
+    others_s = _FORWARD_PASSES * pass_s + rates.call_s
+    # torch's checkpoint ends before the last product, whose result autograd does not save.
+    needed = 1 - constant("output_product_share")
+    trained = block.trained_parameters / block.parameters if block.parameters else 1.0
+    return Work(
+        block=block,
+        forward_s=matrices_s + attention_s + others_s,
+        recompute_s=needed * matrices_s + attention_s + others_s,
+        attention_s=attention_s,
+        backward_s=(1 + trained) * matrices_s
+        + _ATTENTION_BACKWARD * attention_s
+        + _BACKWARD_PASSES * pass_s
+        + rates.call_s,
+        input_bytes=block.input_bytes_per_token * tokens,
+        attention_bytes=block.attention_bytes_per_token * tokens,
+        rest_bytes=block.rest_bytes_per_token * tokens,
+    )

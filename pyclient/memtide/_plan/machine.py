@@ -1,0 +1,59 @@
+"""What a plan knows of a machine. The catalogue's files (data/machines/) have such values with
+their sources; `memtide doctor --measure` measures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One GPU."""
+
+    name: str
+    memory_bytes: float
+    # What chunks and activations may use of it. None: all but what CUDA and the allocator need.
+    pool_bytes: float | None = None
+    # The peak of dense products of matrices, by type: "bfloat16", "float32", "tf32".
+    flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    # What a well-written training loop reaches of the peaks above. A measured machine has 1.0 and
+    # what was measured in their place.
+    reached_flop: float = 1.0
+    reached_memory: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """All drives of a machine together, as one."""
+
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    size_bytes: float
+    # Bytes that may be written in its life, by its maker. None: not known.
+    endurance_bytes: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine: equal devices, one host memory, and drives. Rates are in bytes a second; those
+    of links are each device's own while all devices use theirs."""
+
+    name: str
+    device: Device
+    devices: int = 1
+    to_device_bytes_per_s: float
+    from_device_bytes_per_s: float
+    # Both directions together, at most. None: the sum of both.
+    both_ways_bytes_per_s: float | None = None
+    # Between two devices, for collectives. None: through the host.
+    between_devices_bytes_per_s: float | None = None
+    host_memory_bytes: float
+    # What the processor reads and writes of host memory in an optimizer's step.
+    host_memory_bytes_per_s: float
+    drive: Drive | None = None
+    price: float | None = None  # In US dollars, for --buy. None: not listed.
+    # The greatest relative error of its rates: 0.02 where they were measured just before; more
+    # where they are from specification sheets. The answer's interval follows from it.
+    uncertainty: float = 0.1

@@ -1,0 +1,1 @@
+"""A model from modules of torch whose parameters have no memory: they are on the meta device."""

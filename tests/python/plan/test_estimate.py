@@ -1,0 +1,233 @@
+"""memtide._plan.estimate: what a step takes follows from the machine, and what does not fit is
+said with the resource that lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from memtide._plan.answer import Answer
+from memtide._plan.estimate import estimate, estimate_all
+from memtide._plan.machine import Device, Drive, Machine
+from memtide._plan.model import Block, Model
+from memtide._plan.training import States, Training
+from memtide.errors import InvalidArgument
+
+GIB = 2**30
+WIDTH, MLP, LAYERS, WORDS = 2048, 8192, 16, 32000
+LAYER = 4 * WIDTH * WIDTH + 2 * WIDTH * MLP
+MODEL = Model(
+    name="test",
+    blocks=(
+        Block(
+            name="embedding",
+            parameters=WORDS * WIDTH,
+            trained_parameters=WORDS * WIDTH,
+            flop_per_token=0,
+            input_bytes_per_token=8,
+            recomputable=False,
+        ),
+        Block(
+            name="layers",
+            count=LAYERS,
+            parameters=LAYER,
+            trained_parameters=LAYER,
+            flop_per_token=2 * LAYER,
+            flop_per_token_pair=4 * WIDTH,
+            input_bytes_per_token=2 * WIDTH,
+            attention_bytes_per_token=2 * WIDTH,
+            rest_bytes_per_token=2 * (4 * WIDTH + 2 * MLP),
+        ),
+        Block(
+            name="head",
+            parameters=WORDS * WIDTH,
+            trained_parameters=WORDS * WIDTH,
+            flop_per_token=2 * WORDS * WIDTH,
+            input_bytes_per_token=2 * WIDTH,
+            recomputable=False,
+        ),
+    ),
+)
+DEVICE = Device(
+    name="card",
+    memory_bytes=16 * GIB,
+    pool_bytes=6 * GIB,
+    flop_per_s={"bfloat16": 200e12},
+    memory_bytes_per_s=1e12,
+    reached_flop=0.6,
+    reached_memory=0.8,
+)
+MACHINE = Machine(
+    name="box",
+    device=DEVICE,
+    to_device_bytes_per_s=20e9,
+    from_device_bytes_per_s=20e9,
+    host_memory_bytes=64 * GIB,
+    host_memory_bytes_per_s=60e9,
+)
+DRIVE = Drive(read_bytes_per_s=6e9, write_bytes_per_s=5e9, size_bytes=1e12, endurance_bytes=600e12)
+# 16 bytes for each of 0.9 billion parameters: 14.4 GB.
+TRAINING = Training(batch=32, sequence=1024, micro_batch=8, optimizer_on="device")
+
+
+def with_pool(gib: float, machine: Machine = MACHINE) -> Machine:
+    return replace(machine, device=replace(machine.device, pool_bytes=gib * GIB))
+
+
+def seconds(answer: Answer) -> float:
+    assert answer.fits, answer.limit
+    assert answer.step_s is not None
+    return answer.step_s
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    assert estimate(MODEL, TRAINING, MACHINE) == estimate(MODEL, TRAINING, MACHINE)
+
+
+def test_more_device_memory_is_no_slower() -> None:
+    times = [seconds(estimate(MODEL, TRAINING, with_pool(gib))) for gib in (3, 6, 12, 40)]
+    for less, more in zip(times, times[1:], strict=False):
+        assert more < less * 1.01
+    assert times[-1] < times[0] * 0.9
+
+
+def test_where_all_fits_a_step_takes_what_it_computes() -> None:
+    answer = estimate(MODEL, TRAINING, with_pool(80))
+    assert answer.busy is not None
+    assert answer.busy.recompute == 0
+    assert answer.busy.waits < 0.01 * seconds(answer)
+    # Six operations for each parameter of a product and token, at the reached rate, are most of it.
+    matrices = LAYERS * LAYER + WORDS * WIDTH
+    least = 6 * matrices * TRAINING.tokens() / (200e12 * 0.6)
+    assert least < seconds(answer) < 1.6 * least
+
+
+def test_faster_links_and_faster_products_make_steps_faster() -> None:
+    slow = seconds(estimate(MODEL, TRAINING, with_pool(3)))
+    fast_links = replace(with_pool(3), to_device_bytes_per_s=60e9, from_device_bytes_per_s=60e9)
+    assert seconds(estimate(MODEL, TRAINING, fast_links)) < 0.98 * slow
+    card = replace(with_pool(3).device, reached_flop=0.9)
+    assert seconds(estimate(MODEL, TRAINING, replace(MACHINE, device=card))) < 0.98 * slow
+
+
+def test_many_micro_batches_take_as_long_as_their_number() -> None:
+    four = estimate(MODEL, TRAINING, MACHINE)
+    eight = estimate(MODEL, replace(TRAINING, batch=64), MACHINE)
+    assert four.choice is not None and four.choice.accumulation == 4
+    assert eight.choice is not None and eight.choice.accumulation == 8
+    assert 1.7 < seconds(eight) / seconds(four) < 2.02
+
+
+def test_the_device_that_lacks_memory_is_named_with_what_would_do() -> None:
+    answer = estimate(MODEL, TRAINING, with_pool(0.5))
+    assert not answer.fits and answer.step_s is None
+    assert "device memory" in answer.limit
+    least = answer.least_device_bytes - (DEVICE.memory_bytes - 0.5 * GIB)
+    assert estimate(MODEL, TRAINING, with_pool(1.5 * least / GIB)).fits
+
+
+def test_the_host_that_lacks_memory_is_named_and_a_drive_helps() -> None:
+    small = replace(MACHINE, host_memory_bytes=16 * GIB)
+    without = estimate(MODEL, TRAINING, small)
+    assert not without.fits
+    assert "host memory" in without.limit
+    answer = estimate(MODEL, TRAINING, replace(small, drive=DRIVE))
+    assert answer.fits
+    assert answer.drive_bytes_written > 0
+    assert answer.drive_years is not None and answer.drive_years > 0
+    assert seconds(answer) > seconds(estimate(MODEL, TRAINING, MACHINE))
+
+
+def test_a_micro_batch_is_chosen_where_none_is_given() -> None:
+    answer = estimate(MODEL, replace(TRAINING, micro_batch=None), MACHINE)
+    assert answer.choice is not None
+    assert answer.choice.micro_batch * answer.choice.accumulation == TRAINING.batch
+    assert seconds(answer) <= 1.02 * seconds(estimate(MODEL, TRAINING, MACHINE))
+
+
+def test_what_activations_do_can_be_fixed() -> None:
+    answer = estimate(MODEL, replace(TRAINING, activations="recompute"), with_pool(80))
+    assert answer.choice is not None and answer.busy is not None
+    # The last layer keeps: its backward pass comes next.
+    assert answer.choice.activations.count("recompute") == LAYERS - 1
+    assert answer.busy.recompute > 0
+    free = estimate(MODEL, TRAINING, with_pool(80))
+    assert seconds(answer) > 1.1 * seconds(free)
+
+
+def test_the_interval_is_as_wide_as_the_machine_is_unsure() -> None:
+    answer = estimate(MODEL, TRAINING, replace(MACHINE, uncertainty=0.2))
+    surer = estimate(MODEL, TRAINING, replace(MACHINE, uncertainty=0.02))
+    assert answer.low_s is not None and answer.high_s is not None
+    assert surer.low_s is not None and surer.high_s is not None
+    assert answer.low_s < surer.low_s < seconds(answer) < surer.high_s < answer.high_s
+
+
+def test_an_optimizer_on_the_host_waits_for_host_memory() -> None:
+    on_host = replace(TRAINING, optimizer_on="host")
+    slow = estimate(MODEL, on_host, replace(MACHINE, host_memory_bytes_per_s=10e9))
+    assert slow.busy is not None
+    # It reads and writes weights and states, and reads gradients: 30 bytes a parameter.
+    assert slow.busy.optimizer == pytest.approx(30 * MODEL.parameters() / 10e9, rel=0.01)
+    fast = estimate(MODEL, on_host, replace(MACHINE, host_memory_bytes_per_s=100e9))
+    assert seconds(slow) - seconds(fast) > 0.8 * (slow.busy.optimizer * 0.9)
+
+
+def test_many_machines_are_answered_as_one() -> None:
+    machines = [with_pool(gib) for gib in (0.5, 6, 40)]
+    answers = estimate_all(MODEL, TRAINING, machines)
+    assert [answer.fits for answer in answers] == [False, True, True]
+    # The search is shorter, so that a plan may be slower, and never faster by more than chance.
+    for machine, answer in zip(machines[1:], answers[1:], strict=True):
+        assert 0.99 < seconds(answer) / seconds(estimate(MODEL, TRAINING, machine)) < 1.15
+
+
+@pytest.mark.parametrize(
+    ("system", "slower"),
+    [("zero-offload", "resident"), ("zero-infinity", "zero-offload"), ("fuyou", "resident")],
+)
+def test_systems_with_states_farther_away_are_slower(system: str, slower: str) -> None:
+    machine = replace(with_pool(80), drive=DRIVE)
+    near = estimate(MODEL, TRAINING, machine, system=slower)
+    far = estimate(MODEL, TRAINING, machine, system=system)
+    assert seconds(far) > seconds(near)
+
+
+def test_mlp_offload_saves_the_gradients_way_to_the_drive_and_back() -> None:
+    machine = replace(MACHINE, drive=DRIVE)
+    zero = estimate(MODEL, TRAINING, machine, system="zero-infinity")
+    mlp = estimate(MODEL, TRAINING, machine, system="mlp-offload")
+    assert zero.drive_bytes_written - mlp.drive_bytes_written == pytest.approx(
+        4 * 4 * MODEL.parameters()  # Bytes, in each of four micro-batches.
+    )
+    assert seconds(mlp) < seconds(zero)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": 0}, "at least 1"),
+        ({"compute_type": "int3"}, "int3"),
+        ({"optimizer_on": "moon"}, "moon"),
+        ({"activations": "burn"}, "burn"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        estimate(MODEL, replace(TRAINING, **change), MACHINE)  # type: ignore[arg-type]
+
+
+def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(InvalidArgument, match="memtide"):
+        estimate(MODEL, TRAINING, MACHINE, system="abacus")
+
+
+def test_frozen_parameters_have_no_gradient_and_no_states() -> None:
+    frozen = tuple(replace(block, trained_parameters=0) for block in MODEL.blocks[:-1])
+    model = replace(MODEL, blocks=(*frozen, MODEL.blocks[-1]))
+    few = estimate(model, TRAINING, with_pool(3))
+    all_ = estimate(MODEL, TRAINING, with_pool(3))
+    assert few.busy is not None and all_.busy is not None
+    assert few.busy.to_device < 0.6 * all_.busy.to_device
+    assert few.least_host_bytes < all_.least_host_bytes
+    assert States().trained() == 16
