@@ -54,8 +54,7 @@ def machine(name: str, *, rates: str = "measured") -> Machine:
         **_link_rates(measured, _value(link, "bytes_per_s")),
         between_devices_bytes_per_s=_between(device_of) if devices > 1 else None,
         host_memory_bytes=_value(document, "host_memory_bytes"),
-        host_memory_bytes_per_s=_value(host, "memory_bytes_per_s")
-        * constant("reached_host_memory"),
+        host_memory_bytes_per_s=_stepped(host, devices),
         drive=drives(**document["drives"]) if "drives" in document else None,
         price=_value(document, "price") if "price" in document else None,
         uncertainty=constant(_UNKNOWN_OF_SHEETS),
@@ -141,6 +140,14 @@ def _between(gpu: Mapping[str, Any]) -> float | None:
     if "between_devices_bytes_per_s" not in gpu:
         return None
     return _value(gpu, "between_devices_bytes_per_s") * constant("reached_link")
+
+
+def _stepped(host: Mapping[str, Any], devices: int) -> float:
+    """The rate of host memory in an optimizer's step. A process has its memory on one socket; with
+    devices on several, what it reads and writes passes the link between sockets."""
+    sockets = int(host.get("sockets", 1))
+    rate = _value(host, "memory_bytes_per_s") / sockets * constant("reached_host_memory")
+    return rate * constant("reached_across_sockets") if min(devices, sockets) > 1 else rate
 
 
 def _reached(document: Mapping[str, Any], key: str, share: str) -> float:

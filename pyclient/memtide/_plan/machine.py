@@ -14,6 +14,7 @@ class Device:
     name: str
     memory_bytes: float
     # What chunks and activations may use of it. None: all but what CUDA and the allocator need.
+    # 0: there is no device, and the processor computes in host memory.
     pool_bytes: float | None = None
     # The peak of dense products of matrices, by type: "bfloat16", "float32", "tf32".
     flop_per_s: Mapping[str, float]

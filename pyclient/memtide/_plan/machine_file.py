@@ -17,6 +17,7 @@ from memtide._plan.machine import Device, Drive, Machine
 from memtide.errors import InvalidArgument
 
 _BESIDE = frozenset(("source", "measured"))
+_MAY_BE_ZERO = frozenset(("pool_bytes",))
 
 
 def default_path() -> Path:
@@ -86,7 +87,9 @@ def _checked(document: Any, kind: type[Any], where: str) -> dict[str, Any]:
         if name not in own:
             if field.default is MISSING:
                 raise InvalidArgument(f"{where}: '{name}' is missing")
-        elif not _is_of(own[name], str(field.type)):
+        elif not (own[name] == 0 and name in _MAY_BE_ZERO) and not _is_of(
+            own[name], str(field.type)
+        ):
             raise InvalidArgument(f"{where}: '{name}' is {own[name]!r}, and has to be {field.type}")
     return own
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from memtide._plan.ask import units
+from memtide._plan.estimate import estimate
 from memtide._plan.fastest import ask_all
 from memtide._plan.machine import Drive, Machine
 from memtide._plan.question import Planned, Question
 from memtide.errors import UsageError
 
 _DEFAULT_POINTS = 9
+# The whole search takes a second for each.
+_FEW_POINTS = 8
 _MOST_POINTS = 2000
 
 
@@ -107,10 +110,15 @@ def range_of(text: str) -> Range:
 
 
 def sweep(question: Question, budgets: Range) -> list[Point]:
-    """An answer for each budget, in their order."""
+    """An answer for each budget, in their order: that of the whole search where they are few."""
     apply = budgets.axis.apply
     machines = [apply(question.machine, budget) for budget in budgets.budgets]
     planned = ask_all(question, machines)
+    if len(planned) <= _FEW_POINTS:
+        planned = [
+            replace(each, answer=estimate(each.model, each.training, each.machine))
+            for each in planned
+        ]
     return [
         Point(budget=budget, planned=each)
         for budget, each in zip(budgets.budgets, planned, strict=True)

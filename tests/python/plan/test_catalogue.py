@@ -123,6 +123,20 @@ def test_around_a_card_is_what_usually_is():
     )
 
 
+def test_a_step_on_the_host_has_one_sockets_memory_and_with_two_devices_the_link_between():
+    share = calibration.constant("reached_host_memory")
+    assert catalogue.machine("lohan-4090").host_memory_bytes_per_s == pytest.approx(
+        375.424e9 / 2 * share
+    )
+    across = share * calibration.constant("reached_across_sockets")
+    for name in ("lohan-2x4090", "lohan-4x4090"):
+        assert catalogue.machine(name).host_memory_bytes_per_s == pytest.approx(
+            375.424e9 / 2 * across
+        )
+    # One socket has all channels.
+    assert catalogue.around("rtx4090").host_memory_bytes_per_s == pytest.approx(89.6e9 * share)
+
+
 def test_only_several_devices_have_a_rate_between_them():
     assert catalogue.machine("server-h100").between_devices_bytes_per_s is None
     assert catalogue.machine("server-8xh100").between_devices_bytes_per_s > 300e9

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 from memtide._plan.answer import Answer
+from memtide._plan.calibration import constant
 from memtide._plan.estimate import estimate, estimate_all
+from memtide._plan.estimate.answering import chosen_of_many, is_between
+from memtide._plan.estimate.planned import trials_of
+from memtide._plan.estimate.ways import way_of
 from memtide._plan.machine import Device, Drive, Machine
 from memtide._plan.model import Block, Model
 from memtide._plan.training import States, Training
@@ -155,6 +159,80 @@ def test_what_activations_do_can_be_fixed() -> None:
     assert seconds(answer) > 1.1 * seconds(free)
 
 
+@pytest.mark.parametrize(("micro_batch", "gib"), [(8, 3), (None, 0.9)])
+def test_activations_that_cannot_be_kept_are_a_limit(micro_batch: int | None, gib: float) -> None:
+    keeping = replace(TRAINING, activations="keep", micro_batch=micro_batch)
+    answer = estimate(MODEL, keeping, with_pool(gib))
+    assert not answer.fits and answer.step_s is None
+    assert "device memory in which activations are kept" in answer.limit
+    # What it says would do does, and so does what keeps less.
+    enough = replace(DEVICE, memory_bytes=answer.least_device_bytes, pool_bytes=None)
+    assert estimate(MODEL, keeping, replace(MACHINE, device=enough)).fits
+    assert estimate(MODEL, replace(keeping, activations="recompute"), with_pool(3)).fits
+
+
+def test_devices_sum_their_gradients_on_links_between_them_or_to_the_host() -> None:
+    two = replace(with_pool(40), devices=2, between_devices_bytes_per_s=100e9)
+    near = estimate(MODEL, TRAINING, two)
+    # A ring of two passes each gradient once, which has two bytes.
+    assert near.busy is not None
+    assert near.busy.exchange == pytest.approx(2 * MODEL.parameters() / 100e9)
+    far = estimate(MODEL, TRAINING, replace(two, between_devices_bytes_per_s=None))
+    assert far.busy is not None
+    assert far.busy.exchange == pytest.approx(2 * MODEL.parameters() / 20e9)
+    slow = estimate(MODEL, TRAINING, replace(two, between_devices_bytes_per_s=1e8))
+    assert seconds(slow) == pytest.approx(2 * MODEL.parameters() / 1e8)
+    assert seconds(slow) > seconds(near)
+    alone = estimate(MODEL, TRAINING, with_pool(40))
+    assert alone.busy is not None and alone.busy.exchange == 0
+
+
+def test_devices_share_the_room_for_what_they_move_to_the_host() -> None:
+    one, four = (
+        trials_of(MODEL, TRAINING, replace(MACHINE, devices=devices), way_of("memtide"))[0]
+        for devices in (1, 4)
+    )
+    states = 16 * MODEL.parameters()
+    room = [trial.question()["host_bytes"] - states for trial in (one, four)]
+    assert room[0] == pytest.approx(one.pools.host - states)
+    assert room[1] == pytest.approx((four.pools.host - states) / 4)
+
+
+def test_a_system_with_slower_kernels_computes_longer() -> None:
+    others = estimate(MODEL, TRAINING, with_pool(80), system="dataflow")
+    own = estimate(MODEL, TRAINING, with_pool(80), system="flextrain")
+    share = constant("kernels.flextrain")
+    assert 1 < seconds(own) / seconds(others) <= 1 / share
+
+
+def test_a_step_on_the_host_shares_its_memory_with_drives() -> None:
+    machine = replace(MACHINE, drive=replace(DRIVE, read_bytes_per_s=1e12, write_bytes_per_s=1e12))
+    near = estimate(MODEL, TRAINING, machine, system="zero-offload")
+    far = estimate(MODEL, TRAINING, machine, system="zero-infinity")
+    assert near.busy is not None and far.busy is not None
+    # It reads 16 bytes of the drive for each parameter, and writes 12.
+    more = far.busy.optimizer - near.busy.optimizer
+    assert more == pytest.approx(28 * MODEL.parameters() / 60e9)
+
+
+def test_phases_are_less_sure_than_the_engine() -> None:
+    sure = replace(with_pool(80), uncertainty=0.0)
+    widths = []
+    for system in ("memtide", "resident"):
+        answer = estimate(MODEL, TRAINING, sure, system=system)
+        assert answer.high_s is not None
+        widths.append(answer.high_s / seconds(answer) - 1)
+    assert widths[0] == pytest.approx(constant("simulator_error.engine"))
+    assert widths[1] == pytest.approx(constant("simulator_error.phases"))
+
+
+def test_limits_of_small_models_are_no_zeros() -> None:
+    small = replace(MODEL, blocks=tuple(replace(b, count=1) for b in MODEL.blocks[:1]))
+    answer = estimate(small, replace(TRAINING, batch=1), with_pool(2**-10))
+    assert not answer.fits
+    assert " 1.00 MiB can be had" in answer.limit
+
+
 def test_the_interval_is_as_wide_as_the_machine_is_unsure() -> None:
     answer = estimate(MODEL, TRAINING, replace(MACHINE, uncertainty=0.2))
     surer = estimate(MODEL, TRAINING, replace(MACHINE, uncertainty=0.02))
@@ -180,6 +258,39 @@ def test_many_machines_are_answered_as_one() -> None:
     # The search is shorter, so that a plan may be slower, and never faster by more than chance.
     for machine, answer in zip(machines[1:], answers[1:], strict=True):
         assert 0.99 < seconds(answer) / seconds(estimate(MODEL, TRAINING, machine)) < 1.15
+
+
+def test_machines_between_two_that_choose_alike_choose_as_they_do() -> None:
+    training = replace(TRAINING, micro_batch=None, optimizer_on=None)
+    hosts = [gib * GIB for gib in range(48, 65)]
+    machines = [replace(with_pool(12), name=f"{host}", host_memory_bytes=host) for host in hosts]
+    trials = [trials_of(MODEL, training, machine, way_of("memtide")) for machine in machines]
+    chosen = chosen_of_many(trials)
+    assert [trial.machine for trial in chosen] == machines
+    assert {(trial.accumulation, trial.step_on) for trial in chosen} == {
+        (chosen[0].accumulation, chosen[0].step_on)
+    }
+    # One that is not between is looked at by itself: where all fits, one micro-batch is best.
+    trials[8] = trials_of(MODEL, training, with_pool(80), way_of("memtide"))
+    other = chosen_of_many(trials)[8]
+    assert other.machine == with_pool(80)
+    assert other.accumulation < chosen[0].accumulation
+
+
+@pytest.mark.parametrize(
+    ("value", "between"),
+    [
+        ({"name": "b", "rate": 2.0, "drive": None}, True),
+        ({"name": "b", "rate": 4.0, "drive": None}, False),
+        ({"name": "b", "rate": 0.5, "drive": None}, False),
+        ({"name": "b", "rate": 2.0, "drive": {"rate": 1.0}}, False),
+        ({"name": "b", "rate": 2.0}, False),
+    ],
+)
+def test_between_is_in_every_figure(value: dict[str, object], between: bool) -> None:
+    ends = [{"name": "a", "rate": rate, "drive": None} for rate in (3.0, 1.0)]
+    assert is_between(value, *ends) is between
+    assert is_between(value, *reversed(ends)) is between
 
 
 @pytest.mark.parametrize(
@@ -231,3 +342,31 @@ def test_frozen_parameters_have_no_gradient_and_no_states() -> None:
     assert few.busy.to_device < 0.6 * all_.busy.to_device
     assert few.least_host_bytes < all_.least_host_bytes
     assert States().trained() == 16
+
+
+def test_an_ssd_pool_has_a_place_for_every_chunk_and_for_the_steps_shadow_chunks() -> None:
+    small = replace(MACHINE, host_memory_bytes=16 * GIB, drive=DRIVE)
+    states = MODEL.parameters() * 16
+    on_device = estimate(MODEL, TRAINING, small).choice
+    assert on_device is not None
+    assert states <= on_device.ssd_pool_bytes < 1.2 * states
+    on_host = estimate(MODEL, replace(TRAINING, optimizer_on="host"), small).choice
+    assert on_host is not None
+    # All that a step changes is written elsewhere first: 14 bytes of 16.
+    assert on_host.ssd_pool_bytes >= states + MODEL.parameters() * 14
+
+
+def test_a_machine_without_a_device_trains_in_host_memory_and_on_its_drive() -> None:
+    training = replace(TRAINING, optimizer_on=None)
+    spilled = with_pool(0, replace(MACHINE, host_memory_bytes=16 * GIB, drive=DRIVE))
+    answer = estimate(MODEL, training, spilled)
+    assert answer.choice is not None
+    assert answer.choice.device_pool_bytes == 0
+    assert answer.choice.optimizer_on == "host"
+    assert answer.choice.host_pool_bytes >= 24 * answer.choice.chunk_bytes
+    assert answer.choice.ssd_pool_bytes >= MODEL.parameters() * 30
+    assert answer.busy is not None and answer.busy.to_device == 0
+    whole = estimate(MODEL, training, with_pool(0))
+    assert whole.choice is not None
+    assert whole.choice.ssd_pool_bytes == 0
+    assert seconds(whole) < seconds(answer)

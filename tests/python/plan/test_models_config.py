@@ -187,6 +187,25 @@ def test_layers_save_what_another_system_publishes(name: str, kib: float, tmp_pa
     assert saved / 1024 == pytest.approx(kib, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("rank", "norm", "mask"),
+    # Bytes beside those in the compute type, for an element of the width: RMSNorms save inputs of
+    # four bytes for two, trained ones also what they multiply; dropout has a mask for adapters.
+    [(0, 2 + 4, 0), (8, 2, 1)],
+)
+def test_plain_modules_save_copies_of_norms_and_whole_products(
+    rank: int, norm: int, mask: int, tmp_path: Path
+) -> None:
+    torch, plain = (
+        _layer(
+            _described(tmp_path, _LLAMA_3_8B, Options(kernels=kernels, lora_rank=rank))
+        ).saved_bytes_per_token()
+        for kernels in ("torch", "plain")
+    )
+    joint = 2 * (4096 + 1024)
+    assert plain - torch == 2 * 4096 * norm + 4096 * mask + joint
+
+
 def test_operations_are_those_of_matrices_and_of_attention(tmp_path: Path) -> None:
     model = _described(tmp_path, _LLAMA_3_8B)
     layer = _layer(model)
@@ -277,7 +296,7 @@ def test_what_is_wrong_with_a_file_is_one_line(values: Any, error: str, tmp_path
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (Options(kernels="best"), "kernels 'best': they are torch or fused"),
+        (Options(kernels="best"), "kernels 'best': they are torch, fused, plain"),
         (Options(compute_type="int4"), "compute type 'int4': the known ones are bfloat16"),
         (Options(lora_rank=-1), "is -1"),
         (Options(lora_rank=4, lora_targets=("q", "qq")), "adapters of 'qq': .* q, k, v, o"),

@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 
 from memtide._memory import chunk_size
-from memtide._plan.estimate.pools import Pools
+from memtide._plan.estimate.pools import Pools, shadow_bytes, states_bytes
 from memtide._plan.model import Model
 from memtide._plan.training import States
 
 # A block's parameters are in tensors; how many they are does not matter much to the search.
 _TENSORS = 8
 _LEAST_SLOTS = 4  # With fewer, no tier is opened.
+# What the host pool has for a step of the largest parameters in parts beside the script's leases
+# (_node/least_pools.py), and where all fits, for the last chunk of each arena.
+LEAST_HOST_SLOTS = 12
+# A run's own rule: parts of a step can then begin beside the backward pass.
+_USUAL_HOST_SLOTS = 24
+_SMALLEST_BYTES: int = chunk_size.CANDIDATES[0]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -35,4 +41,11 @@ def chunk_bytes_for(model: Model, states: States, pools: Pools) -> int:
         trained = block.trained_parameters > 0
         one = (int(elements * states.weight), trained, int(elements * states.optimizer))
         tensors += [one] * _TENSORS
-    return _search(tuple(tensors), int(pools.device), int(pools.host), int(pools.drive))
+    found = _search(tuple(tensors), int(pools.device), int(pools.host), int(pools.drive))
+    # The plan's host pool is no larger than what it holds.
+    host = min(pools.host, states_bytes(model, states) + shadow_bytes(model, states))
+    if pools.device:
+        return found
+    most = min(found, host / _USUAL_HOST_SLOTS)
+    suitable: list[int] = [each for each in chunk_size.CANDIDATES if each <= most]
+    return max(suitable, default=_SMALLEST_BYTES)

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 from memtide._plan.calibration import constant
 from memtide._plan.machine import Machine
+from memtide._util.sizes import format_size
 
 _SECONDS_A_YEAR = 365.25 * 86400
+# Where each resource alone would do.
+NO_ROOM = (
+    "It does not fit: states and activations together have no room in the memory of the device, "
+    "the host and drives."
+)
 
 
 @dataclass(frozen=True)
@@ -26,8 +32,8 @@ def limit_of(needs: Iterable[Need]) -> str | None:
     for need in needs:
         if need.needed > need.available:
             return (
-                f"It does not fit: {need.resource} of at least {_gib(need.needed)} would be "
-                f"needed for training, and {_gib(need.available)} can be had."
+                f"It does not fit: {need.resource} of at least {format_size(need.needed)} would be "
+                f"needed for training, and {format_size(need.available)} can be had."
             )
     return None
 
@@ -39,10 +45,11 @@ def tightest(needs: Iterable[Need]) -> str:
     return f"The first limit is {need.resource}, of which it needs at least {share:.0%}."
 
 
-def interval(step_s: float, machine: Machine) -> tuple[float, float]:
+def interval(step_s: float, machine: Machine, *, by: str) -> tuple[float, float]:
     """The times between which a step's lies, most likely: the machine's rates and the model of
-    what is done with them are both off, and neither knows of the other."""
-    error = math.hypot(machine.uncertainty, constant("simulator_error"))
+    what is done with them are both off, and neither knows of the other. `by`: which model, that of
+    the "engine" or that of "phases"."""
+    error = math.hypot(machine.uncertainty, constant(f"simulator_error.{by}"))
     return step_s / (1 + error), step_s * (1 + error)
 
 
@@ -53,7 +60,3 @@ def years(bytes_written: float, step_s: float, machine: Machine) -> float | None
     if drive is None or drive.endurance_bytes is None or bytes_written <= 0:
         return None
     return drive.endurance_bytes / (bytes_written / step_s) / _SECONDS_A_YEAR
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -185,10 +185,14 @@ def _gradients(setting: Setting) -> Part:
 def _step(setting: Setting) -> Part:
     machine, way, training = setting.machine, setting.way, setting.training
     trained = setting.model.trained_parameters()
-    passed = trained * step_bytes(training)
     if way.step == "device":
-        return Part(optimizer=passed / setting.shares() / setting.rates.memory_bytes_per_s)
+        passed = trained * step_bytes(training) / setting.shares()
+        return Part(optimizer=passed / setting.rates.memory_bytes_per_s)
     drive = machine.drive
+    # Host memory has the traffic of drives, too, and what casts and sums of gradients pass of it.
+    host = step_bytes(training) + way.drive_read + way.drive_written + way.host_buffers
+    gathered = 2 * training.states.gradient * machine.devices
+    passed = trained * (host + gathered)
     # New weights go back to where the next forward pass uses them.
     back = trained * training.states.weight if way.weights == "device" else 0.0
     return Part(

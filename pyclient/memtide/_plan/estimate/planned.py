@@ -5,16 +5,17 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memtide._plan.answer import Answer, Busy, Choice
-from memtide._plan.estimate.chunks import chunk_bytes_for
-from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.chunks import LEAST_HOST_SLOTS, chunk_bytes_for
+from memtide._plan.estimate.limits import NO_ROOM, Need, interval, limit_of, tightest, years
 from memtide._plan.estimate.pools import (
     Pools,
     host_reserve,
     least_device_bytes,
+    shadow_bytes,
     states_bytes,
     transient_bytes,
 )
@@ -76,32 +77,46 @@ class Planned:
         """What it needs at least, and what there is."""
         below = self.pools.host + self.pools.drive
         states = states_bytes(self.model, self.training.states)
-        return (
-            Need("device memory", self.least_device(), self.pools.device),
+        needs = (
             Need("host memory and drives", states, below),
             Need("host memory", self.least_host_pool(), self.pools.host),
         )
+        if not self.pools.device:
+            return needs
+        return (Need("device memory", self.least_device(), self.pools.device), *needs)
 
     def least_device(self) -> float:
-        """Bytes of a device's pool."""
+        """Bytes of a device's pool. 0: there is no device."""
+        if not self.pools.device:
+            return 0.0
         return least_device_bytes(self.works, self.training, self.chunk_bytes)
 
     def least_host_pool(self) -> float:
         """Bytes of chunks: all that the drive cannot hold, and what passes."""
         states = states_bytes(self.model, self.training.states)
         passing = 2 * self.least_device() * self.machine.devices
+        if not self.pools.device:
+            passing = LEAST_HOST_SLOTS * self.chunk_bytes
         return max(min(states, passing), states - self.pools.drive)
 
     def question(self) -> dict[str, Any]:
         """What the planner is asked."""
         foreseen = self.way.foreseen or self.depth is Depth.LOOK
-        return question(
+        training, pools = self.training, self.pools
+        played: dict[str, Any] = {}
+        if not pools.device:
+            # Activations are in the script's own memory, beside the pool.
+            saved = sum(work.block.count * work.saved_bytes() for work in self.works)
+            training = replace(training, activations=training.activations or "keep")
+            pools = replace(pools, host=pools.host + saved)
+            played = {"device_bytes": 0}
+        document = question(
             Setting(
                 model=self.model,
-                training=self.training,
+                training=training,
                 machine=self.machine,
                 works=self.works,
-                pools=self.pools,
+                pools=pools,
                 accumulation=self.accumulation,
                 step_on=self.step_on,
                 step_in_backward=self.way.step_in_backward,
@@ -111,13 +126,13 @@ class Planned:
             ),
             self.rates,
         )
+        return {**document, **played}
 
     def answer(self, reply: Mapping[str, Any] | None) -> Answer:
         """The answer of a PlanReply. None: refusal() says why there is none."""
-        refusal = self.refusal()
+        refusal, least_pool = self.refusal(), self.least_device()
         if reply is not None and "elapsed_s" not in reply:
-            budget = int(reply["plan"]["least_budget_bytes"]) + transient_bytes(self.works)
-            refusal = limit_of([Need("device memory", budget, self.pools.device)])
+            refusal, least_pool = self._without_plan(int(reply["plan"]["least_budget_bytes"]))
         in_chunks = 0.0 if reply is None else float(reply.get("chunk_bytes_at_most", 0))
         if refusal is None:
             refusal = limit_of(
@@ -125,7 +140,7 @@ class Planned:
             )
         reserve = host_reserve(self.machine)
         device_reserve = max(0.0, self.machine.device.memory_bytes - self.pools.device)
-        least_device = round(self.least_device() + device_reserve)
+        least_device = round(least_pool + device_reserve)
         least_host = round(self.least_host_pool() + reserve)
         if refusal is not None or reply is None:
             return Answer(
@@ -134,8 +149,8 @@ class Planned:
                 least_device_bytes=least_device,
                 least_host_bytes=least_host,
             )
-        step_s = float(reply["elapsed_s"])
-        low, high = interval(step_s, self.machine)
+        step_s = max(float(reply["elapsed_s"]), self._links_s(reply))
+        low, high = interval(step_s, self.machine, by="engine")
         written = float(reply.get("drive_written_bytes", 0))
         return Answer(
             fits=True,
@@ -151,6 +166,37 @@ class Planned:
             drive_bytes_written=written,
             drive_years=years(written, step_s, self.machine),
         )
+
+    def _without_plan(self, least_budget: int) -> tuple[str, float]:
+        """Why the search found no plan, and the least pool of a device with which there is one.
+        `least_budget`: the bytes with which chunks can pass."""
+        passing = least_budget + transient_bytes(self.works)
+        least, what = passing, "device memory"
+        if self.training.activations == "keep":
+            least += sum(work.block.count * work.saved_bytes() for work in self.works)
+            what = "device memory in which activations are kept"
+        refusal = limit_of([Need(what, least, self.pools.device)])
+        return refusal or NO_ROOM, max(least, self.least_device())
+
+    def _exchange(self) -> tuple[float, float]:
+        """Seconds in which gradients are summed over devices, once a step: on the links between
+        devices, and on those to the host where there are none."""
+        machine, states = self.machine, self.training.states
+        ring = 2 * (machine.devices - 1) / machine.devices
+        size = ring * self.model.trained_parameters() * states.gradient
+        between = machine.between_devices_bytes_per_s
+        if between is not None:
+            return size / between, 0.0
+        slower = min(machine.to_device_bytes_per_s, machine.from_device_bytes_per_s)
+        return 0.0, size / slower
+
+    def _links_s(self, reply: Mapping[str, Any]) -> float:
+        """What a step takes at least, as links have chunks, activations and sums of gradients."""
+        machine = self.machine
+        between, through_host = self._exchange()
+        to_device = float(reply.get("to_device_bytes", 0)) / machine.to_device_bytes_per_s
+        from_device = float(reply.get("from_device_bytes", 0)) / machine.from_device_bytes_per_s
+        return max(between, to_device + through_host, from_device + through_host)
 
     def _busy(self, reply: Mapping[str, Any]) -> Busy:
         machine, drive = self.machine, self.machine.drive
@@ -169,11 +215,23 @@ class Planned:
                 + float(reply.get("drive_written_bytes", 0)) / drive.write_bytes_per_s
             ),
             optimizer=float(reply.get("step_s", 0)),
-            waits=max(0.0, float(reply["elapsed_s"]) - computes),
+            exchange=sum(self._exchange()),
+            waits=max(0.0, float(reply["elapsed_s"]) - computes, self._links_s(reply) - computes),
         )
 
+    def _beside(self, in_chunks: float) -> float:
+        """What a step on the host needs beside the chunks that were played: a run's are larger,
+        and it has shadow chunks, but where everything is in the memory that computes."""
+        if self.step_on != "host":
+            return 0.0
+        passing = LEAST_HOST_SLOTS * self.chunk_bytes
+        if not self.pools.device and in_chunks + passing <= self.pools.host:
+            return passing
+        return passing + shadow_bytes(self.model, self.training.states)
+
     def _choice(self, reply: dict[str, Any], in_chunks: float) -> Choice:
-        host = min(self.pools.host, in_chunks)
+        needed = in_chunks + self._beside(in_chunks)
+        host = min(self.pools.host, needed)
         return Choice(
             chunk_bytes=self.chunk_bytes,
             micro_batch=self.micro_batch,
@@ -182,7 +240,8 @@ class Planned:
             optimizer_on=self.step_on,
             device_pool_bytes=round(self.pools.device),
             host_pool_bytes=round(host),
-            ssd_pool_bytes=round(max(0.0, in_chunks - host)),
+            # Every chunk has its place on SSD, one that is in host memory, too.
+            ssd_pool_bytes=round(min(self.pools.drive, needed)) if needed > host else 0,
             activations=activations_of(reply, self.works),
             resident_bytes=round(float(reply.get("resident_bytes", 0))),
         )
@@ -190,11 +249,18 @@ class Planned:
 
 def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> list[Planned]:
     """What there is to choose from: at least one."""
-    rates = Rates.of(machine.device, training.compute_type, tuned_attention=way.tuned_attention)
+    rates = Rates.of(
+        machine.device,
+        training.compute_type,
+        tuned_attention=way.tuned_attention,
+        kernels=way.kernels,
+    )
     pools = Pools.of(machine)
     chunk_bytes = chunk_bytes_for(model, training.states, pools)
     share = math.ceil(training.batch / machine.devices)
     place = training.optimizer_on or (way.step if way.step_in_backward else None)
+    if not pools.device:
+        place = "host"
     return [
         Planned(
             model=model,

@@ -56,6 +56,11 @@ def states_bytes(model: Model, states: States) -> float:
     return model.parameters() * states.weight + trained * (states.gradient + states.optimizer)
 
 
+def shadow_bytes(model: Model, states: States) -> float:
+    """Shadow chunks of a step in parts on the host: the new content of all that it changes."""
+    return model.trained_parameters() * (states.weight + states.optimizer)
+
+
 def transient_bytes(works: Sequence[Work]) -> float:
     """What the passes of the widest block hold beside what is saved: gradients of activations."""
     return constant("transient_share") * max(work.saved_bytes() for work in works)

@@ -54,9 +54,9 @@ def played_chunk_bytes(setting: Setting) -> int:
     """The size of chunks in the engine's replay."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     all_bytes = states_bytes(setting.model, setting.training.states) + saved
+    computing = setting.pools.device or setting.pools.host
     size = min(
-        all_bytes / setting.played_chunks,
-        setting.pools.device * _CHUNKS_A_SLOT / setting.played_chunks,
+        all_bytes / setting.played_chunks, computing * _CHUNKS_A_SLOT / setting.played_chunks
     )
     return min(_LARGEST_CHUNK, max(1, round(size / _CHUNK_STEP)) * _CHUNK_STEP)
 
@@ -83,7 +83,7 @@ def question(setting: Setting, rates: Rates) -> dict[str, Any]:
         "micro_batches": setting.accumulation,
         "chunk_bytes": played_chunk_bytes(setting),
         "device_bytes": int(max(1.0, setting.pools.device - transient_bytes(setting.works))),
-        "host_bytes": int(setting.pools.host),
+        "host_bytes": int(_host_room(setting)),
         "drive_bytes": int(setting.pools.drive),
         "to_device": _link(machine.to_device_bytes_per_s * share, _LINK_LATENCY_NS),
         "from_device": _link(machine.from_device_bytes_per_s * share, _LINK_LATENCY_NS),
@@ -97,6 +97,14 @@ def question(setting: Setting, rates: Rates) -> dict[str, Any]:
         "foreseen": setting.foreseen,
         "activations": _CHOICES[setting.training.activations],
     }
+
+
+def _host_room(setting: Setting) -> float:
+    """What the chunks of all devices and the activations of one may have of host memory: each
+    device moves as many."""
+    host = setting.pools.host
+    states = min(host, states_bytes(setting.model, setting.training.states))
+    return states + (host - states) / setting.machine.devices
 
 
 def _block(work: Work) -> dict[str, Any]:

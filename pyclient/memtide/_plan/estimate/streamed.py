@@ -134,7 +134,7 @@ def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> A
         )
     made = best.phases()
     step_s = made.seconds()
-    low, high = interval(step_s, machine)
+    low, high = interval(step_s, machine, by="phases")
     return Answer(
         fits=True,
         limit=tightest(best.needs()),
@@ -152,7 +152,12 @@ def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> A
 
 
 def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
-    rates = Rates.of(machine.device, training.compute_type, tuned_attention=way.tuned_attention)
+    rates = Rates.of(
+        machine.device,
+        training.compute_type,
+        tuned_attention=way.tuned_attention,
+        kernels=way.kernels,
+    )
     pools = Pools.of(machine)
     share = math.ceil(training.batch / machine.devices)
     fixed = training.micro_batch

@@ -30,6 +30,7 @@ class Way:
     in_pieces: bool = False
     # Its attention is written for the device's generation, as FlashAttention 3 is for Hopper.
     tuned_attention: bool = False
+    kernels: str | None = None  # The constant of what its kernels reach of others' rate.
     sharded: bool = False  # States are divided among devices, and weights gathered for each use.
     # Bytes that a step reads from and writes to the drive for each parameter, in its update, and
     # those of gradients that backward passes write.
@@ -46,7 +47,12 @@ _WAYS = {
         planned=True, foreseen=True, step="device", step_in_backward=True, tuned_attention=True
     ),
     "flextrain": Way(
-        planned=True, foreseen=True, step="device", step_in_backward=True, tuned_attention=True
+        planned=True,
+        foreseen=True,
+        step="device",
+        step_in_backward=True,
+        tuned_attention=True,
+        kernels="kernels.flextrain",
     ),
     # All is on the device, as plain torch has it; on several devices gradients are summed.
     "resident": Way(),

@@ -54,8 +54,16 @@ class Rates:
     call_s: float  # For each forward or backward pass of a block, beside its operations.
 
     @classmethod
-    def of(cls, device: Device, compute_type: str, *, tuned_attention: bool = False) -> Rates:
-        """Those of a device; `tuned_attention`: with attention written for its generation.
+    def of(
+        cls,
+        device: Device,
+        compute_type: str,
+        *,
+        tuned_attention: bool = False,
+        kernels: str | None = None,
+    ) -> Rates:
+        """Those of a device; `tuned_attention`: with attention written for its generation;
+        `kernels`: the constant that says how much of the reached peak a system's own reach.
 
         InvalidArgument: its peak in this type is not known."""
         if compute_type not in device.flop_per_s:
@@ -64,7 +72,8 @@ class Rates:
                 f"{device.name} has no known rate of products in {compute_type}; it has those in "
                 f"{known}"
             )
-        flop_per_s = device.flop_per_s[compute_type] * device.reached_flop
+        own = constant(kernels) if kernels is not None else 1.0
+        flop_per_s = device.flop_per_s[compute_type] * device.reached_flop * own
         return cls(
             flop_per_s=flop_per_s,
             attention_flop_per_s=flop_per_s

@@ -11,7 +11,6 @@ from typing import TypeVar
 from memtide._plan.ask.units import format_rate
 from memtide._plan.machine import Device, Drive, Machine
 from memtide._plan.measure import device, drive, host
-from memtide._plan.measure.device import MeasuredDevice
 from memtide._plan.measure.drive import MeasuredDrive
 from memtide._plan.measure.repeated import Rate
 from memtide._telemetry.process_memory import available_host_bytes
@@ -61,14 +60,14 @@ def measure(directory: Path, say: Callable[[str], None] = lambda _: None) -> Mea
         device=Device(
             name=found.name,
             memory_bytes=found.memory_bytes,
-            pool_bytes=found.memory_bytes if found.is_emulated else None,
+            pool_bytes=0 if found.is_emulated else None,
             flop_per_s={name: rate.per_s for name, rate in products.items()},
             memory_bytes_per_s=memory.per_s,
         ),
         to_device_bytes_per_s=link.to_device.per_s,
         from_device_bytes_per_s=link.from_device.per_s,
         both_ways_bytes_per_s=link.both_ways.per_s,
-        host_memory_bytes=_host_bytes(found),
+        host_memory_bytes=available_host_bytes() // 2**20 * 2**20,
         host_memory_bytes_per_s=steps.per_s,
         drive=_drive_of(measured_drive),
         uncertainty=max(_LEAST_UNCERTAINTY, *(rate.spread for rate in rates)),
@@ -90,11 +89,6 @@ def measure(directory: Path, say: Callable[[str], None] = lambda _: None) -> Mea
         *_drive_lines(measured_drive, directory),
     ]
     return Measured(machine=machine, measurements=tuple(lines))
-
-
-def _host_bytes(found: MeasuredDevice) -> float:
-    available = available_host_bytes() // 2**20 * 2**20
-    return available - found.memory_bytes if found.is_emulated else available
 
 
 def _drive_of(measured: MeasuredDrive | str) -> Drive | None:

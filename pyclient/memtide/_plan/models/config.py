@@ -29,6 +29,7 @@ def from_config(path: Path, options: Options = DEFAULTS) -> Described:
     saving = Saving(
         element_bytes=options.element_bytes(),
         fused=options.kernels == "fused",
+        plain=options.kernels == "plain",
         lora_rank=options.lora_rank,
         lora_targets=options.lora_targets,
     )

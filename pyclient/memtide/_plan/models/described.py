@@ -10,7 +10,7 @@ from memtide.errors import InvalidArgument
 
 # Bytes of an element of activations, by the type in which products of matrices are computed.
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "tf32": 4}
-KERNELS = ("torch", "fused")
+KERNELS = ("torch", "fused", "plain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,10 @@ class Options:
     # for the product of matrices that follows, and attention is one (scaled_dot_product_attention).
     # "fused": kernels that compute the results of norms and of activation functions again in the
     # backward pass, and a loss that never has all logits at once, as systems with kernels of their
-    # own do. For a config.json alone: a script and a trace show what they save.
+    # own do.
+    # "plain": modules of Python alone. RMSNorms compute in float32, one product of matrices has
+    # queries, keys and values as its result, and the inputs of adapters are dropped out.
+    # For a config.json alone: a script and a trace show what they save.
     kernels: str = "torch"
     # The rank of adapters (LoRA) of a model whose own parameters are frozen; 0: all are trained.
     lora_rank: int = 0
@@ -39,7 +42,7 @@ class Options:
     def element_bytes(self) -> int:
         """Bytes of one activation. InvalidArgument: the type or the kernels are not known."""
         if self.kernels not in KERNELS:
-            raise InvalidArgument(f"kernels '{self.kernels}': they are {' or '.join(KERNELS)}")
+            raise InvalidArgument(f"kernels '{self.kernels}': they are {', '.join(KERNELS)}")
         return element_bytes(self.compute_type or "bfloat16")
 
 

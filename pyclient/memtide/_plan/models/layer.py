@@ -98,6 +98,7 @@ class Saving:
 
     element_bytes: int
     fused: bool  # As Options.kernels says.
+    plain: bool = False
     lora_rank: int = 0
     lora_targets: Collection[str] = ()
 
@@ -191,6 +192,8 @@ class Layer:
         """Bytes of queries, keys and values, and of what the norms of heads were given."""
         query, key = self.heads * self.head_width, self.key_heads * self.head_width
         saved = (query + 2 * key) * saving.element_bytes
+        if saving.plain:  # Values are a part of the result that has queries and keys, too.
+            saved += (query + key) * saving.element_bytes
         if self.head_norms:
             saved += (query + key) * saving.element_bytes * (not saving.fused)
             saved += (self.heads + self.key_heads) * _STATISTIC_BYTES
@@ -212,7 +215,18 @@ class Layer:
         norms = 4 if self.norms == "both" else 2
         statistics = norms * self.norm.statistics_bytes()
         masks = 2 * self.width if self.dropout else 0
+        if saving.plain:
+            statistics += norms * self._copied(saving)
+            masks += self.width * (saving.lora_rank > 0 and first)  # Adapters drop out inputs.
         return tensors * self.width * saving.element_bytes + statistics + masks
+
+    def _copied(self, saving: Saving) -> int:
+        """Bytes that a plain RMSNorm saves in float32: its input in the place of that in the
+        compute type, and what its weight is multiplied with where that is trained."""
+        if self.norm.bias:
+            return 0
+        copied = _STATISTIC_BYTES - saving.element_bytes
+        return self.width * (copied + (0 if saving.lora_rank else _STATISTIC_BYTES))
 
     def _mlp_rest(self, saving: Saving) -> int:
         saves_down = saving.saves_input("down")
