@@ -186,6 +186,12 @@ constexpr uint64_t kBrokenOnceWithBudgets[] = {
                       // the device back: the oracle took it for ended.
 };
 
+// The same, with a disk that lies.
+constexpr uint64_t kBrokenOnceWithLies[] = {
+    20262129341,  // The copy on SSD was bad, and the one on the device was lost with the daemon
+                  // before it was in host memory again.
+};
+
 TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   std::vector<Config> configs;
   for (const uint64_t seed : kBrokenOnce) configs.push_back(MakeConfig(seed));
@@ -202,6 +208,7 @@ TEST(SimulationTest, SeedsThatBrokeAPromiseKeepIt) {
   for (const uint64_t seed : kBrokenOnceWithBudgets) {
     configs.push_back(WithBudgets(MakeConfig(seed)));
   }
+  for (const uint64_t seed : kBrokenOnceWithLies) configs.push_back(WithLies(MakeConfig(seed)));
   for (const Config& config : configs) ExpectKept(config, /*echo=*/nullptr);
 }
 

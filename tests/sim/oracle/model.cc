@@ -251,6 +251,9 @@ void Model::Observe(const Effect& effect) {
     }
   } else if (const auto* bad = std::get_if<BadCopyFound>(&effect)) {
     probes_.Hit(bad->has_other_copy ? Probe::kBadCopyReplaced : Probe::kBadCopyLost);
+    // The other one may be on the device, where no restart finds it.
+    const auto chunk = state_.chunks.find(bad->chunk);
+    if (chunk != state_.chunks.end()) chunk->second.lasting = false;
   } else if (const auto* exposed = std::get_if<RegionsStayExposed>(&effect)) {
     const auto job = state_.jobs.find(exposed->job);
     if (job == state_.jobs.end()) return;
