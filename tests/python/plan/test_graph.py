@@ -7,12 +7,10 @@ import itertools
 import json
 import math
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import REPOSITORY
 from memtide._cli.main import main
 from memtide._plan.devices.graph.coarse import coarsened
 from memtide._plan.devices.graph.file import as_document, load_graph, parse_graph
@@ -311,15 +309,3 @@ def test_the_command_prints_and_names_what_is_missing(
     assert "A device needs 1.00 MiB at least" in capsys.readouterr().err
     assert main(["plan", "--graph", str(tmp_path / "model.py"), "--devices", "2"]) == 2
     assert "Name a GPU" in capsys.readouterr().err
-
-
-def test_the_documented_graph_is_planned_as_its_page_says(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = (REPOSITORY / "docs" / "plan_devices.md").read_text(encoding="utf-8")
-    examples = re.findall(r"^\$ memtide (plan --graph .*)\n((?:(?!```|\$ ).*\n)*)", page, re.M)
-    assert len(examples) == 2
-    for command, printed in examples:
-        arguments = command.replace("branches.json", str(REPOSITORY / "docs/plan/branches.json"))
-        assert main(arguments.split()) == 0
-        assert capsys.readouterr().out == printed
