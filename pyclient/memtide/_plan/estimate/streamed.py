@@ -15,7 +15,6 @@ from memtide._plan.estimate.work import Rates, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
-from memtide.errors import InvalidArgument
 
 _BALANCE_STEPS = 16  # Shares of moved activations that are tried.
 _GATHERED_BLOCKS = 2  # Blocks whose weights are on the device where they stream.
@@ -42,16 +41,16 @@ class _Trial:
         setting = self.setting
         states, way = setting.training.states, setting.way
         model = setting.model
-        shares = setting.shares()
-        trained = model.trained_parameters() / shares
+        trained = model.trained_parameters()
         widest = max(work.block.parameters for work in setting.works) * states.weight
-        streams = way.weights != "device" or shares > 1
+        streams = way.weights != "device" or setting.shares(3) > 1
         size = _GATHERED_BLOCKS * widest if streams else 0.0
         if way.weights == "device":
-            size += model.parameters() * states.weight / shares
-        size += states.gradient * (trained if way.gradients == "device" else widest / states.weight)
+            size += model.parameters() * states.weight / setting.shares(3)
+        own = trained / setting.shares(2)
+        size += states.gradient * (own if way.gradients == "device" else widest / states.weight)
         if way.optimizer == "device":
-            size += states.optimizer * trained
+            size += states.optimizer * trained / setting.shares(1)
         pieces = self.micro_batch if way.in_pieces else 1
         return size + (self._kept_bytes() + transient_bytes(setting.works)) / pieces
 
@@ -113,10 +112,7 @@ class _Trial:
 
 
 def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> Answer:
-    """The answer of a system that is not planned. InvalidArgument: its states are on drives, and
-    the machine has none."""
-    if machine.drive is None and "drive" in (way.weights, way.gradients, way.optimizer):
-        raise InvalidArgument(f"{machine.name} has no drive, and this system has states on drives")
+    """The answer of a system that is not planned."""
     trials = list(_trials(model, training, machine, way))
     fitting = [trial for trial in trials if trial.fits()]
     best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)

@@ -31,11 +31,11 @@ class Way:
     # Its attention is written for the device's generation, as FlashAttention 3 is for Hopper.
     tuned_attention: bool = False
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
-    sharded: bool = False  # States are divided among devices, and weights gathered for each use.
-    # Bytes that a step reads from and writes to the drive for each parameter, in its update, and
-    # those of gradients that backward passes write.
-    drive_read: float = 0.0
-    drive_written: float = 0.0
+    # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
+    # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
+    stage: int = 0
+    # Bytes of a parameter's gradient that a backward pass writes to the drive, and the update reads
+    # with the optimizer's states.
     drive_gradients: float = 0.0
     host_buffers: float = 0.0  # Bytes of host memory for each parameter beside its states.
 
@@ -58,30 +58,30 @@ _WAYS = {
     "resident": Way(),
     "in-memory": Way(),
     "ddp": Way(),
-    "fsdp": Way(sharded=True),
-    "deepcompile": Way(sharded=True, activations="move"),
+    "zero-1": Way(stage=1),
+    "zero-2": Way(stage=2),
+    "fsdp": Way(stage=3),
+    "deepcompile": Way(stage=3, activations="move"),
     # The optimizer's states and gradients are on the host, and its step follows backward passes.
-    "zero-offload": Way(gradients="host", optimizer="host", step="host"),
+    "zero-offload": Way(gradients="host", optimizer="host", step="host", stage=2),
     "deepspeed-cpu": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
-        sharded=True,
+        stage=3,
         host_buffers=4.0,  # Gradients in float32 beside the 16-bit ones.
     ),
     "torchao": Way(gradients="host", optimizer="host", step="host", step_in_backward=True),
-    "patrickstar": Way(
-        weights="host", gradients="host", optimizer="host", step="host", sharded=True
-    ),
-    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", sharded=True),
+    "patrickstar": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
+    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "protrain": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
         step_in_backward=True,
-        sharded=True,
+        stage=3,
     ),
     # States are on drives: backward passes write gradients in float32, the update reads the
     # optimizer's states and gradients, and writes the states and new weights.
@@ -90,9 +90,16 @@ _WAYS = {
         gradients="drive",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=16.0,
-        drive_written=12.0,
+        stage=3,
+        drive_gradients=4.0,
+    ),
+    # Weights are on drives, too.
+    "zero-infinity-weights": Way(
+        weights="drive",
+        gradients="drive",
+        optimizer="drive",
+        step="host",
+        stage=3,
         drive_gradients=4.0,
     ),
     # The same, but 16-bit gradients stay in host memory, which saves their way to drives and back.
@@ -101,9 +108,7 @@ _WAYS = {
         gradients="host",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=12.0,
-        drive_written=12.0,
+        stage=3,
     ),
     # States are on drives, the update of a layer follows its backward pass.
     "fuyou": Way(
@@ -114,8 +119,6 @@ _WAYS = {
         step_in_backward=True,
         activations="balance",
         in_pieces=True,
-        drive_read=14.0,
-        drive_written=14.0,
     ),
     # All states are on the host, layers stream through the device, and their results with them.
     "megatrain": Way(
