@@ -3,8 +3,8 @@
 Stages are those of ZeRO (Rajbhandari et al., SC 2020): 0 has all states on each device, 1 divides
 the optimizer's, 2 gradients, too, and 3 also weights. Exchanges are rings, or pass host memory
 where devices have no link between them; a device sends and receives (n - 1) / n of what is gathered
-or reduced. Gathering and reducing overlap with the pass that uses them, block by block, so that a
-pass takes the longer of both.
+or reduced. Collectives are kernels on the multiprocessors that compute, so that a pass takes both
+times; by the host they pass beside it, block by block, and it takes the longer of both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from memtide._plan.estimate.question import step_bytes
 from memtide._plan.estimate.work import Rates, Work, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
+from memtide._plan.models.described import element_bytes
 from memtide._plan.training import Training
 from memtide._util.sizes import format_size
 
@@ -38,24 +39,29 @@ class Seconds:
     reduce: float  # All gradients, to the devices of their shards.
     optimizer: float  # For all trained parameters.
     devices: int
+    are_linked: bool  # Collectives use links between devices.
 
     def step(self, stage: int) -> float:
         """A step of this stage."""
         # Each device steps its shards; where there are none, each steps all.
         optimizer = self.optimizer / (self.devices if stage else 1)
         if stage == 3:
-            passes = max(self.forward, self.gather) + max(self.backward, self.gather + self.reduce)
+            back = self._both(self.backward, self.gather + self.reduce)
+            passes = self._both(self.forward, self.gather) + back
             return self.accumulation * passes + optimizer
         passes = self.forward + self.backward
-        reduced = self.forward + max(self.backward, self.reduce)
+        reduced = self.forward + self._both(self.backward, self.reduce)
         if stage == 2:  # Shards of gradients are reduced in each micro-batch.
             return self.accumulation * reduced + optimizer + self.gather
         if stage == 1:
             before = (self.accumulation - 1) * passes
             return before + reduced + optimizer + self.gather
         # A ring's all-reduce reduces and gathers gradients.
-        last = self.forward + max(self.backward, 2 * self.reduce)
+        last = self.forward + self._both(self.backward, 2 * self.reduce)
         return (self.accumulation - 1) * passes + last + optimizer
+
+    def _both(self, compute: float, exchange: float) -> float:
+        return compute + exchange if self.are_linked else max(compute, exchange)
 
     def exchange(self, stage: int) -> float:
         """Seconds of exchanges in it."""
@@ -123,16 +129,19 @@ class Sharded:
         share = (machine.devices - 1) / machine.devices
         trained = model.trained_parameters()
         passed = trained * step_bytes(self.training)
+        # A float32 master is gathered in the type that computes.
+        gathered = min(states.weight, element_bytes(self.training.compute_type))
         rates = Rates.of(machine.device, self.training.compute_type)
         return Seconds(
             forward=sum(work.block.count * work.forward_s for work in works),
             backward=sum(work.block.count * work.backward_s for work in works)
             + (again if recompute else 0.0),
             accumulation=math.ceil(self._share() / micro_batch),
-            gather=share * model.parameters() * states.weight / gather_bytes_per_s(machine),
+            gather=share * model.parameters() * gathered / gather_bytes_per_s(machine),
             reduce=share * trained * states.gradient / reduce_bytes_per_s(machine),
             optimizer=passed / rates.memory_bytes_per_s,
             devices=machine.devices,
+            are_linked=machine.between_devices_bytes_per_s is not None,
         )
 
     def _share(self) -> int:

@@ -1,8 +1,9 @@
 """What the phases of a step take in systems that stream states by fixed rules.
 
-In each phase the device computes while links, drives, which read and write at once, and other
-devices move what it needs, so that the slowest of them decides. All is for one device; drives and
-the host's memory are shared.
+In each phase the device computes while links and drives, which read and write at once, move what
+it needs, so that the slowest of them decides. Collectives are kernels on the device's own
+multiprocessors, and take as long besides. All is for one device; drives and the host's memory are
+shared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from memtide._plan.estimate.ways import Way
 from memtide._plan.estimate.work import Rates, Work
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
+from memtide._plan.models.described import element_bytes
 from memtide._plan.training import Training
 
 
@@ -33,7 +35,8 @@ class Part:
 
     def seconds(self) -> float:
         """What the phase takes."""
-        return float(max(vars(self).values()))
+        device = self.compute + self.exchange
+        return float(max(device, *vars(self).values()))
 
     def with_(self, other: Part) -> Part:
         """Both at once."""
@@ -102,7 +105,9 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
     works, machine, way = setting.works, setting.machine, setting.way
     saved = moved_bytes(setting, moved)
     again = recomputed * sum(
-        work.block.count * work.recompute_s for work in works if work.block.recomputable
+        work.block.count * (way.forwards_again * work.forward_s or work.recompute_s)
+        for work in works
+        if work.block.recomputable
     )
     weights = _weights(setting)
     swapped = to_drive * saved * machine.devices
@@ -114,6 +119,8 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
             drive_written=swapped / drive.write_bytes_per_s if drive else 0.0,
         )
     )
+    for _ in range(1, way.forwards_again):
+        weights = weights.with_(_weights(setting))
     backward = weights.with_(_gradients(setting)).with_(
         Part(
             compute=sum(work.block.count * work.backward_s for work in works) + again,
@@ -135,18 +142,22 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
 
 
 def moved_bytes(setting: Setting, moved: float) -> float:
-    """What leaves the device in one micro-batch: a share of what blocks save and, where blocks
-    compute in pieces, what the other ones were given."""
+    """What leaves the device in one micro-batch: a share of what blocks save and, where inputs are
+    on the host, what the other ones were given."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     inputs = sum(work.block.count * work.input_bytes for work in setting.works)
-    return moved * saved + ((1 - moved) * inputs if setting.way.in_pieces else 0.0)
+    moves = setting.way.in_pieces or setting.way.moves_inputs
+    return moved * saved + ((1 - moved) * inputs if moves else 0.0)
 
 
 def _weights(setting: Setting) -> Part:
     """Weights for one pass over all blocks: each device's share comes from its place, the other
     shares from other devices."""
     machine, way, shares = setting.machine, setting.way, setting.shares()
-    size = setting.model.parameters() * setting.training.states.weight
+    training = setting.training
+    # A float32 master is gathered in the type that computes.
+    each = min(training.states.weight, element_bytes(training.compute_type))
+    size = setting.model.parameters() * each
     brought = size / shares if way.weights != "device" else 0.0
     others = size - size / shares
     between = machine.between_devices_bytes_per_s
@@ -190,13 +201,18 @@ def _step(setting: Setting) -> Part:
         return Part(optimizer=passed / setting.rates.memory_bytes_per_s)
     drive = machine.drive
     # Host memory has the traffic of drives, too, and what casts and sums of gradients pass of it.
-    host = step_bytes(training) + way.drive_read + way.drive_written + way.host_buffers
-    gathered = 2 * training.states.gradient * machine.devices
-    passed = trained * (host + gathered)
+    update = way.update_bytes
+    if update is None:
+        gathered = 2 * training.states.gradient * machine.devices
+        update = step_bytes(training) + way.host_buffers + gathered
+    passed = trained * (update + way.drive_read + way.drive_written)
+    cast = trained * way.cast_in_step / machine.to_device_bytes_per_s
     # New weights go back to where the next forward pass uses them.
-    back = trained * training.states.weight if way.weights == "device" else 0.0
+    back = 0.0
+    if way.weights == "device" and not way.cast_in_step:
+        back = trained * training.states.weight
     return Part(
-        optimizer=passed / machine.host_memory_bytes_per_s,
+        optimizer=passed / machine.host_memory_bytes_per_s + cast,
         drive_read=trained * way.drive_read / drive.read_bytes_per_s if drive else 0.0,
         drive_written=trained * way.drive_written / drive.write_bytes_per_s if drive else 0.0,
         to_device=back / machine.to_device_bytes_per_s,
