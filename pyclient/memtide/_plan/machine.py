@@ -23,6 +23,11 @@ class Device:
     # what was measured in their place.
     reached_flop: float = 1.0
     reached_memory: float = 1.0
+    # Its multiprocessors, each of which computes one tile of a product at a time. None: not known.
+    multiprocessors: int | None = None
+    # What kernels of attention reach here that were written for the generation before, of what they
+    # reach there, both as shares of products of matrices.
+    reached_by_older: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

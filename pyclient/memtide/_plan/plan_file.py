@@ -15,7 +15,7 @@ from typing import Any
 from memtide._plan import machine_file
 from memtide._plan.answer import Answer, Busy, Choice
 from memtide._plan.machine import Machine
-from memtide._plan.model import Block, Model
+from memtide._plan.model import Block, Model, Product
 from memtide._plan.question import Planned
 from memtide._plan.training import States, Training
 from memtide.errors import InvalidArgument
@@ -118,7 +118,7 @@ def _plan_of(document: Any, where: str) -> Plan:
     return Plan(
         model=Model(
             name=model["name"],
-            blocks=tuple(Block(**block) for block in model["blocks"]),
+            blocks=tuple(_block_of(block) for block in model["blocks"]),
             causal=model["causal"],
             longest_sequence=model["longest_sequence"],
         ),
@@ -127,3 +127,8 @@ def _plan_of(document: Any, where: str) -> Plan:
         answer=Answer(**{**answer, "busy": Busy(**answer["busy"]), "choice": choice}),
         choice=choice,
     )
+
+
+def _block_of(block: Any) -> Block:
+    products = tuple(Product(**product) for product in block["products"])
+    return Block(**{**block, "products": products})

@@ -1,8 +1,9 @@
 """What the phases of a step take in systems that stream states by fixed rules.
 
-In each phase the device computes while links, drives, which read and write at once, and other
-devices move what it needs, so that the slowest of them decides. All is for one device; drives and
-the host's memory are shared.
+In each phase the device computes while links and drives, which read and write at once, move what
+it needs, so that the slowest of them decides. Collectives are kernels on the device's own
+multiprocessors, and take as long besides. All is for one device; drives and the host's memory are
+shared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from memtide._plan.estimate.ways import Way
 from memtide._plan.estimate.work import Rates, Work
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
+from memtide._plan.models.described import element_bytes
 from memtide._plan.training import Training
 
 
@@ -33,7 +35,8 @@ class Part:
 
     def seconds(self) -> float:
         """What the phase takes."""
-        return float(max(vars(self).values()))
+        device = self.compute + self.exchange
+        return float(max(device, *vars(self).values()))
 
     def with_(self, other: Part) -> Part:
         """Both at once."""
@@ -105,7 +108,9 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
     works, machine, way = setting.works, setting.machine, setting.way
     saved = moved_bytes(setting, moved)
     again = recomputed * sum(
-        work.block.count * work.recompute_s for work in works if work.block.recomputable
+        work.block.count * (way.forwards_again * work.forward_s or work.recompute_s)
+        for work in works
+        if work.block.recomputable
     )
     weights = _weights(setting)
     swapped = to_drive * saved * machine.devices
@@ -117,6 +122,8 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
             drive_written=swapped / drive.write_bytes_per_s if drive else 0.0,
         )
     )
+    for _ in range(1, way.forwards_again):
+        weights = weights.with_(_weights(setting))
     # Whole gradients on the device are summed once, when all micro-batches have added theirs.
     is_whole = way.gradients == "device" and way.stage < 2
     summed = _summed(setting)
@@ -148,18 +155,22 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
 
 
 def moved_bytes(setting: Setting, moved: float) -> float:
-    """What leaves the device in one micro-batch: a share of what blocks save and, where blocks
-    compute in pieces, what the other ones were given."""
+    """What leaves the device in one micro-batch: a share of what blocks save and, where inputs are
+    on the host, what the other ones were given."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     inputs = sum(work.block.count * work.input_bytes for work in setting.works)
-    return moved * saved + ((1 - moved) * inputs if setting.way.in_pieces else 0.0)
+    moves = setting.way.in_pieces or setting.way.moves_inputs
+    return moved * saved + ((1 - moved) * inputs if moves else 0.0)
 
 
 def _weights(setting: Setting) -> Part:
     """Weights for one pass over all blocks: each device's share comes from its place, the other
     shares from other devices."""
     machine, way, shares = setting.machine, setting.way, setting.shares(3)
-    size = setting.model.parameters() * setting.training.states.weight
+    training = setting.training
+    # A float32 master is gathered in the type that computes.
+    each = min(training.states.weight, element_bytes(training.compute_type))
+    size = setting.model.parameters() * each
     brought = size / shares if way.weights != "device" else 0.0
     drive = machine.drive if way.weights == "drive" else None
     return _gathered(machine, size - size / shares).with_(
@@ -213,11 +224,14 @@ def _step(setting: Setting) -> Part:
         return gathered.with_(own)
     drive, (read, written) = machine.drive, _updated_bytes(setting)
     # Host memory has the traffic of drives, too, and what casts and sums of gradients pass of it.
-    passed += read + written + way.host_buffers + 2 * states.gradient * machine.devices
-    back = new / shares if way.weights == "device" else 0.0
+    update = way.update_bytes
+    if update is None:
+        update = passed + way.host_buffers + 2 * states.gradient * machine.devices
+    cast = trained * way.cast_in_step / machine.to_device_bytes_per_s
+    back = new / shares if way.weights == "device" and not way.cast_in_step else 0.0
     return gathered.with_(
         Part(
-            optimizer=trained * passed / machine.host_memory_bytes_per_s,
+            optimizer=trained * (update + read + written) / machine.host_memory_bytes_per_s + cast,
             drive_read=trained * read / drive.read_bytes_per_s if drive else 0.0,
             drive_written=trained * written / drive.write_bytes_per_s if drive else 0.0,
             to_device=back / machine.to_device_bytes_per_s,

@@ -252,7 +252,7 @@ def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> l
     rates = Rates.of(
         machine.device,
         training.compute_type,
-        tuned_attention=way.tuned_attention,
+        attention=way.attention,
         kernels=way.kernels,
     )
     pools = Pools.of(machine)

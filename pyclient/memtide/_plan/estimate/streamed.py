@@ -38,34 +38,60 @@ class _Trial:
         )
 
     def device_bytes(self) -> float:
+        """The most of three moments: as a backward pass begins, with all that is kept; as it ends,
+        with all gradients and one block; and in a step."""
         setting = self.setting
         states, way = setting.training.states, setting.way
-        model = setting.model
-        trained = model.trained_parameters()
-        widest = max(work.block.parameters for work in setting.works) * states.weight
-        streams = way.weights != "device" or setting.shares(3) > 1
-        size = _GATHERED_BLOCKS * widest if streams else 0.0
-        if way.weights == "device":
-            size += model.parameters() * states.weight / setting.shares(3)
+        trained = setting.model.trained_parameters()
+        one = float(max(work.block.trained_parameters for work in setting.works))
         own = trained / setting.shares(2)
-        size += states.gradient * (own if way.gradients == "device" else widest / states.weight)
-        if way.optimizer == "device":
-            size += states.optimizer * trained / setting.shares(1)
+        first, last = one, own if way.gradients == "device" else one
+        if setting.accumulation > 1:
+            first = last  # Sums of the micro-batches before are there from the beginning.
+        # A step within the backward pass has no sums, but the gradients of one block.
+        each = states.gradient or states.weight * (trained > 0)
+        last = last if states.gradient else one
         pieces = self.micro_batch if way.in_pieces else 1
-        return size + (self._kept_bytes() + transient_bytes(setting.works)) / pieces
+        return self._resident_bytes() + max(
+            each * first + self._kept_bytes() / pieces,
+            each * last + self._widest_layer_bytes() / pieces,
+            trained / setting.shares(1) * way.cast_in_step,
+        )
+
+    def _resident_bytes(self) -> float:
+        """States that are on the device all the time, and weights that are gathered there."""
+        setting = self.setting
+        states, way, shares = setting.training.states, setting.way, setting.shares(3)
+        widest = max(work.block.parameters for work in setting.works) * states.weight
+        size = _GATHERED_BLOCKS * widest if way.weights != "device" or shares > 1 else 0.0
+        if way.weights == "device":
+            size += setting.model.parameters() * states.weight / shares
+        if way.optimizer == "device":
+            size += states.optimizer * setting.model.trained_parameters() / setting.shares(1)
+        return size
 
     def _kept_bytes(self) -> float:
-        works = self.setting.works
+        """Activations as a backward pass begins, with the gradients of the widest ones."""
+        works, way = self.setting.works, self.setting.way
         if self.activations == "keep":
-            return sum(work.block.count * work.saved_bytes() for work in works)
-        # A block that is computed again keeps its input; one at a time has all of it back.
-        size = max(work.saved_bytes() for work in works)
-        for work in works:
-            if not work.block.recomputable:
-                size += work.saved_bytes()
-            elif self.activations == "recompute" and not self.setting.way.in_pieces:
-                size += work.block.count * work.input_bytes
+            saved = sum(work.block.count * work.saved_bytes() for work in works)
+            return saved + transient_bytes(works)
+        # A block that is computed again keeps its input. The others, of which the head is the last,
+        # have passed before one has all of it back.
+        others = [work for work in works if not work.block.recomputable]
+        passed = sum(work.saved_bytes() for work in others)
+        size = max(passed + transient_bytes(others or works), self._widest_layer_bytes())
+        if self.activations == "recompute" and not (way.in_pieces or way.moves_inputs):
+            size += sum(
+                work.block.count * work.input_bytes for work in works if work.block.recomputable
+            )
         return size
+
+    def _widest_layer_bytes(self) -> float:
+        """Activations of one block that is computed again, with their gradients."""
+        works = self.setting.works
+        layers = [work for work in works if work.block.recomputable] or works
+        return max(work.saved_bytes() for work in layers) + transient_bytes(layers)
 
     def _moved_bytes(self) -> float:
         return moved_bytes(self.setting, self.moved) * self.setting.machine.devices
@@ -151,7 +177,7 @@ def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Ite
     rates = Rates.of(
         machine.device,
         training.compute_type,
-        tuned_attention=way.tuned_attention,
+        attention=way.attention,
         kernels=way.kernels,
     )
     pools = Pools.of(machine)

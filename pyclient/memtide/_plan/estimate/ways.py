@@ -28,8 +28,12 @@ class Way:
     # A block's passes compute one sequence at a time, and what blocks hand on is on the host: the
     # device has one sequence's activations of one block.
     in_pieces: bool = False
-    # Its attention is written for the device's generation, as FlashAttention 3 is for Hopper.
-    tuned_attention: bool = False
+    moves_inputs: bool = False  # What blocks hand on is on the host; they compute whole batches.
+    # Whole forward passes over a block, each with its weights, before its backward pass. 0: one,
+    # up to what the backward pass needs.
+    forwards_again: int = 0
+    # The constant of what its kernels of attention reach of the rate of products of matrices.
+    attention: str = "attention.flash2"
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
     # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
     # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
@@ -38,32 +42,56 @@ class Way:
     # with the optimizer's states.
     drive_gradients: float = 0.0
     host_buffers: float = 0.0  # Bytes of host memory for each parameter beside its states.
+    # Bytes of host memory that a parameter's update passes. None: all states, and 16-bit gradients
+    # that arrive and are cast.
+    update_bytes: float | None = None
+    # Bytes of a parameter that its update brings to the device afterwards, and casts there.
+    cast_in_step: float = 0.0
 
 
 _WAYS = {
     "memtide": Way(planned=True),
     # Plans placement, moves and recomputation by a simulator; the step follows each gradient.
     "dataflow": Way(
-        planned=True, foreseen=True, step="device", step_in_backward=True, tuned_attention=True
+        planned=True,
+        foreseen=True,
+        step="device",
+        step_in_backward=True,
+        attention="attention.tuned",
     ),
     "flextrain": Way(
         planned=True,
         foreseen=True,
         step="device",
         step_in_backward=True,
-        tuned_attention=True,
+        attention="attention.tuned",
         kernels="kernels.flextrain",
     ),
     # All is on the device, as plain torch has it; on several devices gradients are summed.
     "resident": Way(),
     "in-memory": Way(),
+    # The same, with what layers are given on the host from their forward to their backward pass.
+    "activation-offload": Way(moves_inputs=True),
     "ddp": Way(),
     "zero-1": Way(stage=1),
     "zero-2": Way(stage=2),
     "fsdp": Way(stage=3),
+    # The same, as it was when attention was Triton's after FlashAttention 1.
+    "llm-foundry": Way(stage=3, attention="attention.flash1"),
     "deepcompile": Way(stage=3, activations="move"),
-    # The optimizer's states and gradients are on the host, and its step follows backward passes.
-    "zero-offload": Way(gradients="host", optimizer="host", step="host", stage=2),
+    # As torch's reentrant checkpoints work.
+    "resident-reentrant": Way(forwards_again=1),
+    # The optimizer's states and gradients are on the host, and its step follows backward passes:
+    # an update in float32, whose new weights leave for the device as such.
+    "zero-offload": Way(
+        gradients="host",
+        optimizer="host",
+        step="host",
+        stage=2,
+        forwards_again=1,
+        update_bytes=32.0,
+        cast_in_step=4.0,
+    ),
     "deepspeed-cpu": Way(
         weights="host",
         gradients="host",
@@ -72,7 +100,8 @@ _WAYS = {
         stage=3,
         host_buffers=4.0,  # Gradients in float32 beside the 16-bit ones.
     ),
-    "torchao": Way(gradients="host", optimizer="host", step="host", step_in_backward=True),
+    # Gradients are copied to the host, and stay on the device until the step is done.
+    "torchao": Way(optimizer="host", step="host", step_in_backward=True, forwards_again=1),
     "patrickstar": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "protrain": Way(
@@ -119,16 +148,19 @@ _WAYS = {
         step_in_backward=True,
         activations="balance",
         in_pieces=True,
+        attention="attention.flash1",
     ),
-    # All states are on the host, layers stream through the device, and their results with them.
+    # All states are on the host, and layers stream through the device. The backward pass computes
+    # the inputs of four layers at a time, and each of them again with what its own needs. Weights
+    # are copied into pinned memory after the step.
     "megatrain": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
-        step_in_backward=True,
         activations="recompute",
-        in_pieces=True,
+        forwards_again=2,
+        host_buffers=2.0,
     ),
 }
 _SAME = {"deepspeed-nvme": "zero-infinity", "lohan": "fuyou", "block-swap": "megatrain"}
