@@ -137,7 +137,7 @@ def test_the_host_that_lacks_memory_is_named_and_a_drive_helps() -> None:
     assert "host memory" in without.limit
     answer = estimate(MODEL, TRAINING, replace(small, drive=DRIVE))
     assert answer.fits
-    assert answer.drive_bytes_written > 0
+    assert answer.moved_bytes.drive_written > 0
     assert answer.drive_years is not None and answer.drive_years > 0
     assert seconds(answer) > seconds(estimate(MODEL, TRAINING, MACHINE))
 
@@ -193,7 +193,7 @@ def test_devices_share_the_room_for_what_they_move_to_the_host() -> None:
         for devices in (1, 4)
     )
     states = 16 * MODEL.parameters()
-    room = [trial.question()["host_bytes"] - states for trial in (one, four)]
+    room = [trial.questions()[0]["host_bytes"] - states for trial in (one, four)]
     assert room[0] == pytest.approx(one.pools.host - states)
     assert room[1] == pytest.approx((four.pools.host - states) / 4)
 
@@ -308,7 +308,7 @@ def test_mlp_offload_saves_the_gradients_way_to_the_drive_and_back() -> None:
     machine = replace(MACHINE, drive=DRIVE)
     zero = estimate(MODEL, TRAINING, machine, system="zero-infinity")
     mlp = estimate(MODEL, TRAINING, machine, system="mlp-offload")
-    assert zero.drive_bytes_written - mlp.drive_bytes_written == pytest.approx(
+    assert zero.moved_bytes.drive_written - mlp.moved_bytes.drive_written == pytest.approx(
         4 * 4 * MODEL.parameters()  # Bytes, in each of four micro-batches.
     )
     assert seconds(mlp) < seconds(zero)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memtide._plan.estimate.work import Rates
+from memtide._plan.machine import Device
 from memtide.errors import InvalidArgument
 
 
@@ -38,6 +40,12 @@ class Way:
     drive_written: float = 0.0
     drive_gradients: float = 0.0
     host_buffers: float = 0.0  # Bytes of host memory for each parameter beside its states.
+
+    def rates(self, device: Device, compute_type: str) -> Rates:
+        """What it reaches on a device. InvalidArgument: no peak in this type is known."""
+        return Rates.of(
+            device, compute_type, tuned_attention=self.tuned_attention, kernels=self.kernels
+        )
 
 
 _WAYS = {
