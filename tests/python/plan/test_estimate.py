@@ -370,3 +370,9 @@ def test_a_machine_without_a_device_trains_in_host_memory_and_on_its_drive() -> 
     assert whole.choice is not None
     assert whole.choice.ssd_pool_bytes == 0
     assert seconds(whole) < seconds(answer)
+
+
+def test_a_model_without_a_block_that_is_computed_again_keeps_all() -> None:
+    ends = replace(MODEL, blocks=(MODEL.blocks[0], MODEL.blocks[2]))
+    answer = estimate(ends, TRAINING, with_pool(40))
+    assert answer.choice is not None and answer.choice.activations == ("keep", "keep")

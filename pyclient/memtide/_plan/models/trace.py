@@ -64,8 +64,10 @@ def from_trace(path: Path, options: Options = DEFAULTS) -> Described:
         trained_share=min(1.0, iteration.gradient_bytes / iteration.parameter_bytes),
         with_times=options.computes_here,
     )
+    # What saves nothing may be computed again: the planner has no question without such a block.
+    unknown = _Profiled(recomputable=not profile)
     blocks = [
-        _block(block, profiled.get(block.name, _Profiled()), counted) for block in iteration.blocks
+        _block(block, profiled.get(block.name, unknown), counted) for block in iteration.blocks
     ]
     blocks[-1] = _with_others(blocks[-1], profile, counted)
     return Described(
@@ -173,6 +175,7 @@ def _notes(options: Options, profile: Mapping[str, Any], type_name: str) -> Iter
         )
     if not profile:
         yield (
-            "The trace has no profile of activations, which a run under a budget writes: what "
-            "blocks save for their backward passes is not counted, so that a device needs more."
+            "The trace has no profile of activations, which a run writes whose budget has no room "
+            "for all of them: what blocks save for their backward passes is not counted, so that "
+            "more memory is needed than the answer says."
         )
