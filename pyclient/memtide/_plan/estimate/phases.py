@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memtide._plan.answer import Busy
+from memtide._plan.answer import Busy, Moved
 from memtide._plan.estimate.question import step_bytes
 from memtide._plan.estimate.ways import Way
 from memtide._plan.estimate.work import Rates, Work
@@ -52,7 +52,6 @@ class Phases:
     summed: Part  # The sums of gradients that the last backward pass has beside, of a whole step.
     step: Part
     recompute_s: float  # For one micro-batch, a part of `backward`.
-    drive_bytes_written: float  # By one step.
     accumulation: int
     step_in_backward: bool
 
@@ -67,12 +66,7 @@ class Phases:
 
     def busy(self) -> Busy:
         """By part of the machine."""
-
-        def total(name: str) -> float:
-            passes = getattr(self.forward, name) + getattr(self.backward, name)
-            once = getattr(self.summed, name) + getattr(self.step, name)
-            return float(self.accumulation * passes + once)
-
+        total = self._total
         return Busy(
             compute=total("compute"),
             recompute=self.accumulation * self.recompute_s,
@@ -83,6 +77,21 @@ class Phases:
             exchange=total("exchange"),
             waits=max(0.0, self.seconds() - total("compute")),
         )
+
+    def moved_bytes(self, machine: Machine) -> Moved:
+        """What passes the links and drives of the machine whose phases these are."""
+        drive = machine.drive
+        return Moved(
+            to_device=self._total("to_device") * machine.to_device_bytes_per_s,
+            from_device=self._total("from_device") * machine.from_device_bytes_per_s,
+            drive_read=self._total("drive_read") * drive.read_bytes_per_s if drive else 0.0,
+            drive_written=self._total("drive_written") * drive.write_bytes_per_s if drive else 0.0,
+        )
+
+    def _total(self, name: str) -> float:
+        passes = getattr(self.forward, name) + getattr(self.backward, name)
+        once = getattr(self.summed, name) + getattr(self.step, name)
+        return float(self.accumulation * passes + once)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,16 +148,12 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
             )
         )
     )
-    trained = setting.model.trained_parameters()
-    _, updated = _updated_bytes(setting)
-    written = way.drive_gradients * setting.accumulation + updated
     return Phases(
         forward=forward,
         backward=backward,
         summed=once,
         step=_step(setting),
         recompute_s=again,
-        drive_bytes_written=trained * written + swapped * setting.accumulation,
         accumulation=setting.accumulation,
         step_in_backward=way.step_in_backward,
     )

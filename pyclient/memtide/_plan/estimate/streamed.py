@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._plan.answer import Answer, Choice
-from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.answers import Step, answer_of
+from memtide._plan.estimate.limits import Need, limit_of, tightest
 from memtide._plan.estimate.phases import Phases, Setting, moved_bytes, phases
-from memtide._plan.estimate.pools import Pools, host_reserve, transient_bytes
+from memtide._plan.estimate.pools import Pools, transient_bytes
 from memtide._plan.estimate.ways import Way
-from memtide._plan.estimate.work import Rates, work_of
+from memtide._plan.estimate.work import work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
@@ -144,42 +145,29 @@ def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> A
     best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)
     # The last trial needs least of the device's memory.
     found = best or trials[-1]
-    reserve = max(0.0, machine.device.memory_bytes - found.pools.device)
-    least_device = round(found.device_bytes() + reserve)
-    least_host = round(found.host_bytes() + host_reserve(machine))
-    if best is None:
-        return Answer(
-            fits=False,
-            limit=limit_of(found.needs()) or "",
-            least_device_bytes=least_device,
-            least_host_bytes=least_host,
-        )
-    made = best.phases()
-    step_s = made.seconds()
-    low, high = interval(step_s, machine, by="phases")
-    return Answer(
-        fits=True,
-        limit=tightest(best.needs()),
-        least_device_bytes=least_device,
-        least_host_bytes=least_host,
-        step_s=step_s,
-        low_s=low,
-        high_s=high,
-        tokens_per_s=training.tokens() / step_s,
+    limit = tightest(found.needs()) if best is not None else limit_of(found.needs()) or ""
+    return answer_of(
+        training,
+        machine,
+        limit=limit,
+        least_pools=Pools(device=found.device_bytes(), host=found.host_bytes(), drive=0.0),
+        step=None if best is None else _step(best),
+    )
+
+
+def _step(trial: _Trial) -> Step:
+    made = trial.phases()
+    return Step(
+        seconds=made.seconds(),
+        by="phases",
+        moved_bytes=made.moved_bytes(trial.setting.machine),
         busy=made.busy(),
-        choice=_choice(best),
-        drive_bytes_written=made.drive_bytes_written,
-        drive_years=years(made.drive_bytes_written, step_s, machine),
+        choice=_choice(trial),
     )
 
 
 def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
-    rates = Rates.of(
-        machine.device,
-        training.compute_type,
-        attention=way.attention,
-        kernels=way.kernels,
-    )
+    rates = way.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     share = math.ceil(training.batch / machine.devices)
     fixed = training.micro_batch

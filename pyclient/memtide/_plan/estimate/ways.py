@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memtide._plan.estimate.work import Rates
+from memtide._plan.machine import Device
 from memtide.errors import InvalidArgument
 
 
@@ -47,6 +49,10 @@ class Way:
     update_bytes: float | None = None
     # Bytes of a parameter that its update brings to the device afterwards, and casts there.
     cast_in_step: float = 0.0
+
+    def rates(self, device: Device, compute_type: str) -> Rates:
+        """What it reaches on a device. InvalidArgument: no peak in this type is known."""
+        return Rates.of(device, compute_type, attention=self.attention, kernels=self.kernels)
 
 
 _WAYS = {
