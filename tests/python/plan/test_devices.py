@@ -65,7 +65,7 @@ _STAGES = ("replicas", "zero-1", "zero-2", "zero-3")
 
 
 def _way(name: str, machine: Machine, training: Training = _TRAINING) -> Way:
-    return as_planned(name, SYSTEMS[name], _model(), training, machine)
+    return as_planned(name, _model(), training, machine)
 
 
 def test_each_stage_of_zero_divides_one_more_state() -> None:
@@ -127,7 +127,7 @@ def test_devices_offload_their_shards_and_gather_new_weights() -> None:
     with_slow, with_fast = (_way("zero-2 offload", each, training).step_s for each in (slow, free))
     assert with_slow is not None
     assert with_fast is not None
-    quarter = size * states.weight / 4
+    quarter = size * 4.0 / 4  # In float32.
     assert with_slow - with_fast == pytest.approx(quarter / 1e9 - quarter / 25e9)
 
 
@@ -136,7 +136,7 @@ _DRIVE = Drive(read_bytes_per_s=6e9, write_bytes_per_s=5e9, size_bytes=4e12)
 
 def test_each_way_farther_from_the_device_needs_less_before_it_and_takes_longer() -> None:
     machine = replace(_machine(4), drive=_DRIVE)
-    names = list(SYSTEMS)[3:]
+    names = list(SYSTEMS)[5:]
     ways = [_way(name, machine) for name in names]
     times = [way.step_s for way in ways if way.step_s is not None]
     assert len(times) == 5
@@ -181,7 +181,7 @@ def test_ways_are_those_that_the_check_holds_to_what_others_measured() -> None:
             continue
         found += 1
         inputs = inputs_of(row)
-        way = as_planned(name, system, inputs.model, inputs.training, inputs.machine)
+        way = as_planned(name, inputs.model, inputs.training, inputs.machine)
         (result,) = predict([row], estimates)
         assert result.ours is not None
         assert way.step_s == pytest.approx(result.ours)
@@ -245,7 +245,7 @@ def test_the_choice_is_the_fastest_that_fits_and_no_way_is_below_the_bound() -> 
     machine = _machine(4)
     plan = best(_model(), _TRAINING, machine)
     names = {way.name for way in plan.ways}
-    assert {"one device", "shared on the host", *SYSTEMS, "pipeline 1f1b", "pipeline 2bw"} <= names
+    assert {*SYSTEMS, "pipeline 1f1b", "pipeline 2bw"} <= names
     times = [way.step_s for way in plan.ways if way.step_s is not None]
     assert times == sorted(times)
     # Rounding of times in whole nanoseconds.

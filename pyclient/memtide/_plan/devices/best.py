@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memtide._plan.answer import Choice
 from memtide._plan.devices.pipelines import Pipelines
-from memtide._plan.devices.ways import DevicesPlan, Way
+from memtide._plan.devices.ways import DevicesPlan, Way, passes
 from memtide._plan.estimate import estimate
 from memtide._plan.estimate.ways import way_of
 from memtide._plan.estimate.work import Rates, work_of
@@ -15,9 +15,11 @@ from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
 
-# Data parallel training by fixed rules, and the system of estimate/ways.py that has them: states
-# that are whole on each device, in shards on devices, and in shards that are elsewhere.
+# Data parallel ways, and the system of estimate/ways.py that has each: memtide, and those of fixed
+# rules, with states whole on each device, in shards on devices, and in shards elsewhere.
 SYSTEMS = {
+    "one device": "memtide",
+    "shared on the host": "memtide",
     "replicas": "ddp",
     "zero-1": "zero-1",
     "zero-2": "zero-2",
@@ -27,7 +29,6 @@ SYSTEMS = {
     "zero-infinity": "zero-infinity",
     "zero-infinity, weights too": "zero-infinity-weights",
 }
-_OWN = "memtide"
 _PLACES = {"device": "on devices", "host": "in host memory", "drive": "on drives"}
 
 
@@ -36,10 +37,10 @@ def best(model: Model, training: Training, machine: Machine) -> DevicesPlan:
     them), the ways of SYSTEMS, and pipelines.
 
     Errors are those of estimate(). Pure but for the process in which that plans."""
-    ways = [as_planned("one device", _OWN, model, training, replace(machine, devices=1))]
+    one, *several = SYSTEMS
+    ways = [as_planned(one, model, training, replace(machine, devices=1))]
     if machine.devices > 1:
-        ways.append(as_planned("shared on the host", _OWN, model, training, machine))
-        ways += [as_planned(*names, model, training, machine) for names in SYSTEMS.items()]
+        ways += [as_planned(name, model, training, machine) for name in several]
         pipelines = Pipelines(model=model, training=training, machine=machine)
         for schedule in ("1f1b", "2bw"):
             ways += [pipelines.way(schedule, beside=beside) for beside in (False, True)]
@@ -60,9 +61,9 @@ def bound_s(model: Model, training: Training, machine: Machine) -> float:
     return compute_s / machine.devices
 
 
-def as_planned(name: str, system: str, model: Model, training: Training, machine: Machine) -> Way:
-    """The way that a system has, as estimate() answers for it."""
-    answer = estimate(model, training, machine, system=system)
+def as_planned(name: str, model: Model, training: Training, machine: Machine) -> Way:
+    """A way of SYSTEMS, as estimate() answers for its system."""
+    answer = estimate(model, training, machine, system=SYSTEMS[name])
     choice, busy = answer.choice, answer.busy
     if not answer.fits or choice is None or busy is None:
         return Way(
@@ -72,9 +73,11 @@ def as_planned(name: str, system: str, model: Model, training: Training, machine
             limit=answer.limit,
             device_bytes=answer.least_device_bytes,
         )
+    again = set(choice.activations) == {"recompute"}
     return Way(
         name=name,
-        detail=f"{_passes(choice)}; {_places(system, choice)}",
+        detail=f"{passes(choice.accumulation, choice.micro_batch, recomputed=again)}; "
+        f"{_places(SYSTEMS[name], choice)}",
         fits=True,
         step_s=answer.step_s,
         device_bytes=choice.device_pool_bytes,
@@ -82,11 +85,6 @@ def as_planned(name: str, system: str, model: Model, training: Training, machine
         drive_bytes=choice.ssd_pool_bytes,
         exchange_s=busy.exchange,
     )
-
-
-def _passes(choice: Choice) -> str:
-    again = ", recomputed" if set(choice.activations) == {"recompute"} else ""
-    return f"{choice.accumulation} micro-batches of {choice.micro_batch}{again}"
 
 
 def _places(system: str, choice: Choice) -> str:

@@ -16,7 +16,7 @@ from memtide._pipeline_plan.inputs import Devices, Layer, Seconds
 from memtide._pipeline_plan.plan import Plan, plan
 from memtide._pipeline_plan.schedules import SCHEDULES
 from memtide._pipeline_plan.search import Fixed, least_memory, shapes
-from memtide._plan.devices.ways import Way
+from memtide._plan.devices.ways import Way, passes
 from memtide._plan.estimate.limits import NO_ROOM, Need, limit_of
 from memtide._plan.estimate.pools import device_pool
 from memtide._plan.estimate.question import step_bytes
@@ -62,11 +62,10 @@ class Pipelines:
             return Way(name=name, detail="", fits=False, limit=limit, same_losses=same_losses)
         step_s, best = min(plans, key=lambda pair: pair[0])
         shape = best.shape
-        again = ", recomputed" if shape.recompute else ""
+        divided = passes(shape.micro_batches, shape.micro_batch, recomputed=shape.recompute)
         return Way(
             name=name,
-            detail=f"width {shape.width} x depth {shape.depth}, {shape.micro_batches} micro-batches"
-            f" of {shape.micro_batch}{again}",
+            detail=f"width {shape.width} x depth {shape.depth}, {divided}",
             fits=True,
             step_s=step_s,
             device_bytes=max(memory.total() for memory in best.memory),

@@ -25,6 +25,12 @@ class Way:
     same_losses: bool = True
 
 
+def passes(micro_batches: int, samples: int, *, recomputed: bool) -> str:
+    """How a step is divided, for a way's detail."""
+    count = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
+    return f"{count} of {samples}{', recomputed' if recomputed else ''}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DevicesPlan:
     """All ways, the fastest first; those that do not fit come last."""

@@ -232,7 +232,7 @@ def _step(setting: Setting) -> Part:
     update = way.update_bytes
     if update is None:
         update = passed + way.host_buffers + 2 * states.gradient * machine.devices
-    cast = trained * way.cast_in_step / machine.to_device_bytes_per_s
+    cast = trained * way.cast_in_step / shares / machine.to_device_bytes_per_s
     back = new / shares if way.weights == "device" and not way.cast_in_step else 0.0
     return gathered.with_(
         Part(
