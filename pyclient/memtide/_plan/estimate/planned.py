@@ -73,6 +73,22 @@ class Planned:
         """Sequences that a device computes at once; the last ones may be fewer."""
         return math.ceil(self.training.batch / (self.accumulation * self.machine.devices))
 
+    def steps_in_parts(self) -> bool:
+        """Whether memtide's own step is computed in parts on the host, beside backward passes. It
+        steps in place where all states are in the memory that computes, or shadow chunks have no
+        room anywhere."""
+        if self.way.foreseen or self.step_on != "host":
+            return False
+        states = states_bytes(self.model, self.training.states)
+        if self.pools.device:
+            return True
+        passing = LEAST_HOST_SLOTS * self.chunk_bytes
+        shadows = shadow_bytes(self.model, self.training.states)
+        return (
+            states + passing > self.pools.host
+            and states + shadows <= self.pools.host + self.pools.drive
+        )
+
     def refusal(self) -> str | None:
         """Why it does not fit, where that needs no search."""
         return limit_of(self.needs())
@@ -147,7 +163,7 @@ class Planned:
                 pools=pools,
                 accumulation=self.accumulation,
                 step_on=self.step_on,
-                step_in_backward=self.way.step_in_backward,
+                step_in_backward=self.way.step_in_backward or self.steps_in_parts(),
                 replays=_LOOKS[self.depth] if foreseen else _REPLAYS[self.depth],
                 foreseen=foreseen,
                 played_chunks=self._chunks(),
@@ -238,18 +254,10 @@ class Planned:
             waits=max(0.0, float(reply["elapsed_s"]) - computes, self._links_s(moved) - computes),
         )
 
-    def _beside(self, in_chunks: float) -> float:
-        """What a step on the host needs beside the chunks that were played: a run's are larger,
-        and it has shadow chunks, but where everything is in the memory that computes."""
-        if self.step_on != "host":
-            return 0.0
-        passing = LEAST_HOST_SLOTS * self.chunk_bytes
-        if not self.pools.device and in_chunks + passing <= self.pools.host:
-            return passing
-        return passing + shadow_bytes(self.model, self.training.states)
-
     def _choice(self, reply: dict[str, Any], in_chunks: float) -> Choice:
-        needed = in_chunks + self._beside(in_chunks)
+        # A run's chunks are larger than those that were played.
+        passing = LEAST_HOST_SLOTS * self.chunk_bytes if self.step_on == "host" else 0.0
+        needed = in_chunks + passing
         host = min(self.pools.host, needed)
         return Choice(
             chunk_bytes=self.chunk_bytes,
