@@ -32,7 +32,15 @@ def _search(tensors: tuple[tuple[int, bool, int], ...], device: int, host: int, 
 
 
 def chunk_bytes_for(model: Model, states: States, pools: Pools) -> int:
-    """The size that suits the model and the pools."""
+    """The size that suits the model and the pools. Without a device, that of a run without a plan
+    (client/rpc/default_chunk_size.cc): it moves more bytes than the searched one in fewer calls,
+    which cost the processor that computes more (docs/decisions/0011)."""
+    if not pools.device:
+        # The plan's host pool is no larger than what it holds.
+        host = min(pools.host, states_bytes(model, states) + shadow_bytes(model, states))
+        whole = int(host / _USUAL_HOST_SLOTS) // _SMALLEST_BYTES * _SMALLEST_BYTES
+        largest: int = chunk_size.CANDIDATES[-1]
+        return min(max(whole, _SMALLEST_BYTES), largest)
     tensors = []
     for block in model.each_block():
         elements = block.parameters // _TENSORS
@@ -41,11 +49,4 @@ def chunk_bytes_for(model: Model, states: States, pools: Pools) -> int:
         trained = block.trained_parameters > 0
         one = (int(elements * states.weight), trained, int(elements * states.optimizer))
         tensors += [one] * _TENSORS
-    found = _search(tuple(tensors), int(pools.device), int(pools.host), int(pools.drive))
-    # The plan's host pool is no larger than what it holds.
-    host = min(pools.host, states_bytes(model, states) + shadow_bytes(model, states))
-    if pools.device:
-        return found
-    most = min(found, host / _USUAL_HOST_SLOTS)
-    suitable: list[int] = [each for each in chunk_size.CANDIDATES if each <= most]
-    return max(suitable, default=_SMALLEST_BYTES)
+    return _search(tuple(tensors), int(pools.device), int(pools.host), int(pools.drive))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from memtide._plan.answer import Answer, Busy, Choice, Moved
+from memtide._plan.calibration import constant
 from memtide._plan.estimate.answers import Step, answer_of, link_seconds
 from memtide._plan.estimate.chunks import LEAST_HOST_SLOTS, chunk_bytes_for
 from memtide._plan.estimate.further import grown
@@ -167,6 +168,7 @@ class Planned:
                 replays=_LOOKS[self.depth] if foreseen else _REPLAYS[self.depth],
                 foreseen=foreseen,
                 played_chunks=self._chunks(),
+                run_chunk_bytes=0 if self.way.foreseen else self.chunk_bytes,
             ),
             self.rates,
         )
@@ -201,13 +203,22 @@ class Planned:
         moved = Moved(
             **{link.name: float(reply.get(f"{link.name}_bytes", 0)) for link in fields(Moved)}
         )
+        seconds = max(float(reply["elapsed_s"]) + self._leases_s(moved), self._links_s(moved))
         return Step(
-            seconds=max(float(reply["elapsed_s"]), self._links_s(moved)),
+            seconds=seconds,
             by="engine",
             moved_bytes=moved,
-            busy=self._busy(reply, moved),
+            busy=self._busy(reply, moved, seconds),
             choice=self._choice(dict(reply), in_chunks),
         )
+
+    def _leases_s(self, moved: Moved) -> float:
+        """Seconds in which the script's thread asks for the chunks that are brought to where it
+        computes. A system that knows all transfers ahead does not ask."""
+        if self.way.foreseen:
+            return 0.0
+        brought = moved.to_device if self.pools.device else moved.drive_read
+        return constant("lease_s") * brought / self.chunk_bytes
 
     def _without_plan(self, least_budget: int) -> tuple[str, float]:
         """Why the search found no plan, and the least pool of a device with which there is one.
@@ -238,7 +249,7 @@ class Planned:
         to_device, from_device, _ = link_seconds(moved, self.machine)
         return max(between, to_device + through_host, from_device + through_host)
 
-    def _busy(self, reply: Mapping[str, Any], moved: Moved) -> Busy:
+    def _busy(self, reply: Mapping[str, Any], moved: Moved, step_s: float) -> Busy:
         computes = float(reply.get("compute_s", 0)) + (
             float(reply.get("step_s", 0)) if self.step_on == "device" else 0.0
         )
@@ -251,7 +262,7 @@ class Planned:
             drive=drive,
             optimizer=float(reply.get("step_s", 0)),
             exchange=sum(self._exchange()),
-            waits=max(0.0, float(reply["elapsed_s"]) - computes, self._links_s(moved) - computes),
+            waits=max(0.0, step_s - computes),
         )
 
     def _choice(self, reply: dict[str, Any], in_chunks: float) -> Choice:

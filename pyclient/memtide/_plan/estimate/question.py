@@ -39,8 +39,10 @@ class Setting:
     step_in_backward: bool
     replays: int
     foreseen: bool
-    # The engine plays this number of chunks, larger than a run's, as its time is by chunk.
+    # The engine plays about this number of chunks, as its time is by chunk, but none smaller than
+    # those of a run.
     played_chunks: int
+    run_chunk_bytes: int
 
 
 def step_bytes(training: Training) -> float:
@@ -58,7 +60,8 @@ def played_chunk_bytes(setting: Setting) -> int:
     size = min(
         all_bytes / setting.played_chunks, computing * _CHUNKS_A_SLOT / setting.played_chunks
     )
-    return min(_LARGEST_CHUNK, max(1, round(size / _CHUNK_STEP)) * _CHUNK_STEP)
+    played = max(1, round(size / _CHUNK_STEP)) * _CHUNK_STEP
+    return min(_LARGEST_CHUNK, max(played, setting.run_chunk_bytes))
 
 
 def question(setting: Setting, rates: Rates) -> dict[str, Any]:
