@@ -8,6 +8,7 @@ shared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,13 @@ class Part:
         device = self.compute + self.exchange
         return float(max(device, *vars(self).values()))
 
+    def filling_s(self, groups: int) -> float:
+        """What the phase takes besides where its stages work on this number of groups, one after
+        another: the slowest waits for the first group, and the others have the last one after it.
+        """
+        stages = (self.compute, self.drive_read, self.optimizer, self.drive_written)
+        return (sum(stages) - max(stages)) / groups
+
     def with_(self, other: Part) -> Part:
         """Both at once."""
         return Part(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -54,14 +62,18 @@ class Phases:
     drive_bytes_written: float  # By one step.
     accumulation: int
     step_in_backward: bool
+    # A step in the backward pass takes this number of groups of parameters, each whole.
+    groups: int | None = None
 
     def seconds(self) -> float:
         """All phases."""
         passes = self.forward.seconds() + self.backward.seconds()
         if not self.step_in_backward:
             return self.accumulation * passes + self.step.seconds()
-        last = self.forward.seconds() + self.backward.with_(self.step).seconds()
-        return (self.accumulation - 1) * passes + last
+        backward = self.backward.with_(self.step)
+        filling_s = backward.filling_s(self.groups) if self.groups else 0.0
+        last_s = self.forward.seconds() + backward.seconds() + filling_s
+        return (self.accumulation - 1) * passes + last_s
 
     def busy(self) -> Busy:
         """By part of the machine."""
@@ -138,6 +150,7 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
         drive_bytes_written=trained * written + swapped * setting.accumulation,
         accumulation=setting.accumulation,
         step_in_backward=way.step_in_backward,
+        groups=math.ceil(trained / way.group) if way.group is not None else None,
     )
 
 

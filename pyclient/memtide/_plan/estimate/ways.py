@@ -22,6 +22,8 @@ class Way:
     optimizer: str = "device"  # Where the optimizer's states are.
     step: str = "device"  # Where the optimizer computes.
     step_in_backward: bool = False
+    # Parameters that an update in the backward pass reads, updates and writes at a time. None: few.
+    group: int | None = None
     # "balance": as many move as makes a step fastest, the others are computed again. None: they
     # are kept where they fit, else computed again. What a training says goes first.
     activations: str | None = None
@@ -35,6 +37,8 @@ class Way:
     # The constant of what its kernels of attention reach of the rate of products of matrices.
     attention: str = "attention.flash2"
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
+    # Chunks of states for which the host has no room are on devices.
+    spills_to_device: bool = False
     sharded: bool = False  # States are divided among devices, and weights gathered for each use.
     # Bytes that a step reads from and writes to the drive for each parameter, in its update, and
     # those of gradients that backward passes write.
@@ -100,7 +104,12 @@ _WAYS = {
     # Gradients are copied to the host, and stay on the device until the step is done.
     "torchao": Way(optimizer="host", step="host", step_in_backward=True, forwards_again=1),
     "patrickstar": Way(
-        weights="host", gradients="host", optimizer="host", step="host", sharded=True
+        weights="host",
+        gradients="host",
+        optimizer="host",
+        step="host",
+        sharded=True,
+        spills_to_device=True,
     ),
     "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", sharded=True),
     "protrain": Way(
@@ -143,6 +152,7 @@ _WAYS = {
         activations="balance",
         in_pieces=True,
         attention="attention.flash1",
+        group=700_000_000,
         drive_read=14.0,
         drive_written=14.0,
     ),
