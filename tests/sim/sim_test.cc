@@ -144,6 +144,8 @@ constexpr uint64_t kBrokenOnce[] = {
     1000680,  // Three chunks took turns in two slots, prefetched for times after a commit.
     1003744,  // A device share grew that had lost a slot which could not be made. The oracle took
               // it for one that shrinks.
+    20262128876,  // A fetch waited as an eviction of its chunk was asked for, had the chunk in
+                  // its tier, and ran out of time: what it had wanted was prefetched again.
 };
 
 // The same, with activations.
@@ -168,6 +170,8 @@ constexpr uint64_t kBrokenOnceWithParts[] = {
     280196,   // A call that freed homes was answered after the allocations that it let go on.
     266314,   // Filling the slots of a large share, one after another, took longer than settling.
     1002667,  // A session that asked for a size joined a job whose maker did not, and had died.
+    20262128922,  // Two Opens of a name waited, and the one that named no device made the job. The
+                  // oracle asked the other one alone where it would be.
 };
 
 // The same, on a device that runs on with what killed clients left.

@@ -45,28 +45,30 @@ def planned_pools(plan: Plan, requested: Pools) -> Pools:
 def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
     """What was predicted for a step, and what the run's steps were like: the median of their times,
     and the mean of the bytes that the daemon has moved in one."""
-    answer, machine, busy = plan.answer, plan.machine, plan.answer.busy
-    step_s, steps = summary.typical_seconds(), max(1, summary.iterations)
-    if answer.step_s is None or busy is None or not step_s:
+    answer = plan.answer
+    measured_s = summary.typical_seconds()
+    if not answer.step_s or not measured_s:
         return
-    yield Row(name="step", unit="s", predicted=answer.step_s, measured=step_s)
+    yield Row(name="step", unit="s", predicted=answer.step_s, measured=measured_s)
     tokens = plan.training.tokens()
     yield Row(
         name=f"speed at {plan.training.batch} x {plan.training.sequence} tokens a step",
         unit="tokens/s",
         predicted=tokens / answer.step_s,
-        measured=tokens / step_s,
+        measured=tokens / measured_s,
     )
-    predicted = {
-        "host_to_device_bytes": busy.to_device * machine.to_device_bytes_per_s,
-        "device_to_host_bytes": busy.from_device * machine.from_device_bytes_per_s,
-        "ssd_written_bytes": answer.drive_bytes_written,
-    }
-    names = ("host → device", "device → host", "host → ssd")
-    for name, (link, predicted_bytes) in zip(names, predicted.items(), strict=True):
-        moved_bytes = summary.moved_bytes.get(link, 0) / steps
-        if predicted_bytes or moved_bytes:
-            yield Row(name=name, unit="bytes", predicted=predicted_bytes, measured=moved_bytes)
+    moved, steps = answer.moved_bytes, max(1, summary.iterations)
+    ranks = plan.choice.ranks
+    for name, counter, predicted_bytes in (
+        # The daemon counts what the links of all devices carry.
+        ("host → device", "host_to_device_bytes", ranks * moved.to_device),
+        ("device → host", "device_to_host_bytes", ranks * moved.from_device),
+        ("host → ssd", "ssd_written_bytes", moved.drive_written),
+        ("ssd → host", "ssd_read_bytes", moved.drive_read),
+    ):
+        measured_bytes = summary.moved_bytes.get(counter, 0) / steps
+        if predicted_bytes or measured_bytes:
+            yield Row(name=name, unit="bytes", predicted=predicted_bytes, measured=measured_bytes)
 
 
 def print_comparison(plan: Plan, summary: Summary, console: Console) -> None:

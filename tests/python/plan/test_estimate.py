@@ -138,7 +138,7 @@ def test_the_host_that_lacks_memory_is_named_and_a_drive_helps() -> None:
     assert "host memory" in without.limit
     answer = estimate(MODEL, TRAINING, replace(small, drive=DRIVE))
     assert answer.fits
-    assert answer.drive_bytes_written > 0
+    assert answer.moved_bytes.drive_written > 0
     assert answer.drive_years is not None and answer.drive_years > 0
     assert seconds(answer) > seconds(estimate(MODEL, TRAINING, MACHINE))
 
@@ -195,7 +195,7 @@ def test_devices_share_the_room_for_what_they_move_to_the_host() -> None:
         for devices in (1, 4)
     )
     states = 16 * MODEL.parameters()
-    room = [trial.question()["host_bytes"] - states for trial in (one, four)]
+    room = [trial.questions()[0]["host_bytes"] - states for trial in (one, four)]
     assert room[0] == pytest.approx(one.pools.host - states)
     assert room[1] == pytest.approx((four.pools.host - states) / 4)
 
@@ -301,7 +301,7 @@ def test_the_last_group_of_a_step_in_the_backward_pass_comes_after_it() -> None:
         backward=stages,
         step=Part(),
         recompute_s=0.0,
-        drive_bytes_written=0.0,
+        summed=Part(),
         accumulation=1,
         step_in_backward=True,
     )
@@ -416,7 +416,7 @@ def test_mlp_offload_saves_the_gradients_way_to_the_drive_and_back() -> None:
     machine = replace(MACHINE, drive=DRIVE)
     zero = estimate(MODEL, TRAINING, machine, system="zero-infinity")
     mlp = estimate(MODEL, TRAINING, machine, system="mlp-offload")
-    assert zero.drive_bytes_written - mlp.drive_bytes_written == pytest.approx(
+    assert zero.moved_bytes.drive_written - mlp.moved_bytes.drive_written == pytest.approx(
         4 * 4 * MODEL.parameters()  # Bytes, in each of four micro-batches.
     )
     assert seconds(mlp) < seconds(zero)
@@ -478,3 +478,9 @@ def test_a_machine_without_a_device_trains_in_host_memory_and_on_its_drive() -> 
     assert whole.choice is not None
     assert whole.choice.ssd_pool_bytes == 0
     assert seconds(whole) < seconds(answer)
+
+
+def test_a_model_without_a_block_that_is_computed_again_keeps_all() -> None:
+    ends = replace(MODEL, blocks=(MODEL.blocks[0], MODEL.blocks[2]))
+    answer = estimate(ends, TRAINING, with_pool(40))
+    assert answer.choice is not None and answer.choice.activations == ("keep", "keep")

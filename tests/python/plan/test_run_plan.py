@@ -109,6 +109,9 @@ def test_the_end_of_a_run_compares_it_with_its_plan(cli: Cli, train: Path) -> No
     written = compared["host → ssd"]
     assert written["predicted"] == 40 * plans.MIB
     assert written["measured"] == stats["moved_bytes"]["ssd_written_bytes"] / stats["iterations"]
+    read = compared["ssd → host"]
+    assert read["predicted"] == 48 * plans.MIB
+    assert read["measured"] == stats["moved_bytes"]["ssd_read_bytes"] / stats["iterations"]
     (line,) = [line for line in done.err.splitlines() if line.startswith("step ")]
     assert "0.5 s" in line
     assert "%" in line
@@ -138,7 +141,7 @@ def test_activations_that_stay_leave_the_rest_of_a_device_to_chunks(tmp_path: Pa
     ("text", "message"),
     [
         ("{}", "is no plan"),
-        ("no JSON", "is no plan"),
+        ("no JSON", "is not JSON"),
         (None, "cannot be read"),
     ],
 )

@@ -43,8 +43,8 @@ uint32_t ExpectedSlots(const State& state, const OpenCall& call, Tier tier);
 // The job that an Open would join; null when it would make one.
 const JobState* JobToJoin(const State& state, const OpenCall& call);
 
-// An Open of the same job that waits for its memory; null when none does.
-const OpenCall* OpeningTwin(const State& state, const OpenCall& call);
+// Every Open of the same job that waits for its memory.
+std::vector<const OpenCall*> OpeningTwins(const State& state, const OpenCall& call);
 
 }  // namespace memtide::sim
 

@@ -1,5 +1,6 @@
 // PermittedToOpen(): the status codes that an OpenCall may be answered with.
 #include <algorithm>
+#include <vector>
 
 #include "tests/sim/oracle/expect.h"
 
@@ -62,18 +63,19 @@ const JobState* JobToJoin(const State& state, const OpenCall& call) {
   return nullptr;
 }
 
-const OpenCall* OpeningTwin(const State& state, const OpenCall& call) {
+std::vector<const OpenCall*> OpeningTwins(const State& state, const OpenCall& call) {
+  std::vector<const OpenCall*> twins;
   const SessionState* session = state.FindSession(call.session);
-  if (session == nullptr || call.job_name.empty()) return nullptr;
+  if (session == nullptr || call.job_name.empty()) return twins;
   for (const auto& [id, waiting] : state.calls) {
     const auto* open = std::get_if<OpenCall>(&waiting.event);
     if (open != nullptr && open->job_name == call.job_name && open->call != call.call &&
         state.FindSession(open->session) != nullptr &&
         state.FindSession(open->session)->uid == session->uid) {
-      return open;
+      twins.push_back(open);
     }
   }
-  return nullptr;
+  return twins;
 }
 
 uint32_t ExpectedSlots(const State& state, const OpenCall& call, Tier tier) {
@@ -96,31 +98,33 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   if (call.device.has_value() && *call.device >= devices) errors.insert(Code::kInvalidArgument);
   if (state.draining) errors.insert(Code::kUnavailable);
   const JobState* join = JobToJoin(state, call);
-  const OpenCall* twin = OpeningTwin(state, call);
+  const std::vector<const OpenCall*> twins = OpeningTwins(state, call);
   const bool bad_size = call.chunk_size.IsZero() || call.chunk_size > kMaxChunkSize ||
                         !call.chunk_size.IsMultipleOf(kChunkAlignment);
-  if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || twin != nullptr))) {
+  if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || !twins.empty()))) {
     errors.insert(Code::kInvalidArgument);
   }
   bool doubtful =
       call.time_to_live < Duration(0) || call.time_to_live > state.config.limits.max_time_to_live;
-  if (join != nullptr || twin != nullptr) {
-    const OpenCall& first = join != nullptr ? join->opened_by : *twin;
-    const auto differs = [](Bytes requested, Bytes has) {
-      return !requested.IsZero() && requested != has;
-    };
-    if (differs(call.chunk_size, first.chunk_size) ||
-        differs(call.device_share, first.device_share) ||
-        differs(call.host_share, first.host_share) || differs(call.ssd_share, first.ssd_share)) {
-      // "Other sizes" may be judged by what was asked or by what was lent.
-      doubtful = true;
-    }
-    if (join != nullptr && join->slots[0] != 0 &&
-        call.device.value_or(join->device) != join->device) {
+  const auto differs = [](Bytes requested, Bytes has) {
+    return !requested.IsZero() && requested != has;
+  };
+  const auto asks_otherwise = [&](const OpenCall& first) {
+    return differs(call.chunk_size, first.chunk_size) ||
+           differs(call.device_share, first.device_share) ||
+           differs(call.host_share, first.host_share) || differs(call.ssd_share, first.ssd_share);
+  };
+  if (join != nullptr) {
+    // "Other sizes" may be judged by what was asked or by what was lent.
+    if (asks_otherwise(join->opened_by)) doubtful = true;
+    if (join->slots[0] != 0 && call.device.value_or(join->device) != join->device) {
       errors.insert(Code::kFailedPrecondition);
     }
-    // The other one may get any device.
-    if (join == nullptr && call.device != twin->device) doubtful = true;
+  } else if (!twins.empty()) {
+    // Any of them may make the job, on any device where it names none.
+    for (const OpenCall* const twin : twins) {
+      if (asks_otherwise(*twin) || call.device != twin->device) doubtful = true;
+    }
   } else {
     AddShareErrors(state, call, &errors, &doubtful);
     if (state.config.slot_regions && call.device_memory == MemoryKind::kSharedMemory) {
@@ -138,7 +142,7 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   // The other one may wait for memory, of jobs that end or that cede it: then there is nothing to
   // be joined yet.
   const bool may_wait =
-      join == nullptr && twin != nullptr && (MemoryComes(state) || state.config.elastic);
+      join == nullptr && !twins.empty() && (MemoryComes(state) || state.config.elastic);
   if (may_wait && call.chunk_size.IsZero()) codes.insert(Code::kInvalidArgument);
   // A job that has lingered long enough may have ended.
   const bool may_be_gone = join != nullptr && join->IsLate(state.now);

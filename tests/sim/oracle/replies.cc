@@ -47,6 +47,15 @@ void Model::ObserveReply(const Reply& reply) {
     chunk->second.whole = Whole::kUnsure;
     chunk->second.content = kZeros;
   }
+  if (!reply.status.ok() && call.event_number < state_.events) {
+    if (std::holds_alternative<FetchCall>(call.event) || step != nullptr) {
+      // While it waited it may have held chunks where it wanted them.
+      for (const ChunkId chunk : *ChunksOf(call.event)) {
+        const auto wanted = state_.chunks.find(chunk);
+        if (wanted != state_.chunks.end()) wanted->second.wanted = state_.events;
+      }
+    }
+  }
   CheckValueKind(call, reply);
   if (!verdict_.ok()) return;
   HitCallProbes(call, reply);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from memtide._plan.answer import Answer
@@ -112,10 +112,11 @@ def _seconds(answer: Answer) -> float:
 
 def _answers(trials: Sequence[Planned], depth: Depth) -> list[Answer]:
     trials = [replace(trial, depth=depth) for trial in trials]
-    fitting = [trial for trial in trials if trial.refusal() is None]
-    replies = iter(ask([trial.question() for trial in fitting]))
+    questions = [trial.questions() if trial.refusal() is None else [] for trial in trials]
+    replies = iter(ask([question for each in questions for question in each]))
     return [
-        trial.answer(None if trial.refusal() is not None else next(replies)) for trial in trials
+        trial.answer(list(islice(replies, len(each))))
+        for trial, each in zip(trials, questions, strict=True)
     ]
 
 

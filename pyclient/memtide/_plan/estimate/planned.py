@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from memtide._plan.answer import Answer, Busy, Choice
+from memtide._plan.answer import Answer, Busy, Choice, Moved
+from memtide._plan.estimate.answers import Step, answer_of, link_seconds
 from memtide._plan.estimate.chunks import LEAST_HOST_SLOTS, chunk_bytes_for
-from memtide._plan.estimate.limits import NO_ROOM, Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.further import grown
+from memtide._plan.estimate.limits import NO_ROOM, Need, limit_of, tightest
 from memtide._plan.estimate.pools import (
     Pools,
-    host_reserve,
     least_device_bytes,
     shadow_bytes,
     states_bytes,
@@ -43,9 +44,12 @@ class Depth(enum.Enum):
 _REPLAYS = {Depth.SHORT: 0, Depth.WHOLE: 12}
 # Plans that are looked at where the engine plays none.
 _LOOKS = {Depth.LOOK: 20, Depth.SHORT: 20, Depth.WHOLE: 200}
-# Chunks that are played. Where the engine plays none, many cost little.
+# Micro-batches that the engine plays where a step waits for a drive (further.py).
+_PLAYED = {Depth.SHORT: 5, Depth.WHOLE: 8}
+# Chunks that are played. Where a step waits for a drive, fewer are read and written more often.
 _CHUNKS = {Depth.LOOK: 120, Depth.SHORT: 120, Depth.WHOLE: 240}
-_FORESEEN_CHUNKS = 960
+_DRIVE_CHUNKS = {**_CHUNKS, Depth.SHORT: 240}
+_FORESEEN_CHUNKS = 960  # The engine plays none, so that many cost little.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +103,33 @@ class Planned:
             passing = LEAST_HOST_SLOTS * self.chunk_bytes
         return max(min(states, passing), states - self.pools.drive)
 
-    def question(self) -> dict[str, Any]:
-        """What the planner is asked."""
-        foreseen = self.way.foreseen or self.depth is Depth.LOOK
+    def questions(self) -> list[dict[str, Any]]:
+        """What the planner is asked: one question, or three where a step waits for a drive."""
+        few = self._played()
+        if few == self.accumulation:
+            return [self._question()]
+        look = replace(self, depth=Depth.LOOK)._question()
+        return [{**self._question(), "micro_batches": few}, {**look, "micro_batches": few}, look]
+
+    def _played(self) -> int:
+        """Micro-batches of which the engine plays each."""
+        if self._is_foreseen() or not self._needs_drive():
+            return self.accumulation
+        return min(self.accumulation, _PLAYED[self.depth])
+
+    def _needs_drive(self) -> bool:
+        return states_bytes(self.model, self.training.states) > self.pools.host
+
+    def _chunks(self) -> int:
+        if self.way.foreseen:
+            return _FORESEEN_CHUNKS
+        return (_DRIVE_CHUNKS if self._needs_drive() else _CHUNKS)[self.depth]
+
+    def _is_foreseen(self) -> bool:
+        return self.way.foreseen or self.depth is Depth.LOOK
+
+    def _question(self) -> dict[str, Any]:
+        foreseen = self._is_foreseen()
         training, pools = self.training, self.pools
         played: dict[str, Any] = {}
         if not pools.device:
@@ -122,14 +150,18 @@ class Planned:
                 step_in_backward=self.way.step_in_backward,
                 replays=_LOOKS[self.depth] if foreseen else _REPLAYS[self.depth],
                 foreseen=foreseen,
-                played_chunks=_FORESEEN_CHUNKS if self.way.foreseen else _CHUNKS[self.depth],
+                played_chunks=self._chunks(),
             ),
             self.rates,
         )
         return {**document, **played}
 
-    def answer(self, reply: Mapping[str, Any] | None) -> Answer:
-        """The answer of a PlanReply. None: refusal() says why there is none."""
+    def answer(self, replies: Sequence[Mapping[str, Any]]) -> Answer:
+        """The answer of the replies to questions(). None of them: refusal() says why."""
+        reply = replies[0] if replies else None
+        if len(replies) > 1 and all("elapsed_s" in each for each in replies):
+            played, few, many = replies
+            reply = grown(played, few, many, self.accumulation / self._played())
         refusal, least_pool = self.refusal(), self.least_device()
         if reply is not None and "elapsed_s" not in reply:
             refusal, least_pool = self._without_plan(int(reply["plan"]["least_budget_bytes"]))
@@ -138,33 +170,27 @@ class Planned:
             refusal = limit_of(
                 [Need("host memory and drives", in_chunks, self.pools.host + self.pools.drive)]
             )
-        reserve = host_reserve(self.machine)
-        device_reserve = max(0.0, self.machine.device.memory_bytes - self.pools.device)
-        least_device = round(least_pool + device_reserve)
-        least_host = round(self.least_host_pool() + reserve)
-        if refusal is not None or reply is None:
-            return Answer(
-                fits=False,
-                limit=refusal or "",
-                least_device_bytes=least_device,
-                least_host_bytes=least_host,
-            )
-        step_s = max(float(reply["elapsed_s"]), self._links_s(reply))
-        low, high = interval(step_s, self.machine, by="engine")
-        written = float(reply.get("drive_written_bytes", 0))
-        return Answer(
-            fits=True,
-            limit=tightest(self.needs()),
-            least_device_bytes=least_device,
-            least_host_bytes=least_host,
-            step_s=step_s,
-            low_s=low,
-            high_s=high,
-            tokens_per_s=self.training.tokens() / step_s,
-            busy=self._busy(reply),
+        step = None
+        if refusal is None and reply is not None:
+            step = self._step(reply, in_chunks)
+        return answer_of(
+            self.training,
+            self.machine,
+            limit=refusal or tightest(self.needs()),
+            least_pools=Pools(device=least_pool, host=self.least_host_pool(), drive=0.0),
+            step=step,
+        )
+
+    def _step(self, reply: Mapping[str, Any], in_chunks: float) -> Step:
+        moved = Moved(
+            **{link.name: float(reply.get(f"{link.name}_bytes", 0)) for link in fields(Moved)}
+        )
+        return Step(
+            seconds=max(float(reply["elapsed_s"]), self._links_s(moved)),
+            by="engine",
+            moved_bytes=moved,
+            busy=self._busy(reply, moved),
             choice=self._choice(dict(reply), in_chunks),
-            drive_bytes_written=written,
-            drive_years=years(written, step_s, self.machine),
         )
 
     def _without_plan(self, least_budget: int) -> tuple[str, float]:
@@ -190,33 +216,26 @@ class Planned:
         slower = min(machine.to_device_bytes_per_s, machine.from_device_bytes_per_s)
         return 0.0, size / slower
 
-    def _links_s(self, reply: Mapping[str, Any]) -> float:
+    def _links_s(self, moved: Moved) -> float:
         """What a step takes at least, as links have chunks, activations and sums of gradients."""
-        machine = self.machine
         between, through_host = self._exchange()
-        to_device = float(reply.get("to_device_bytes", 0)) / machine.to_device_bytes_per_s
-        from_device = float(reply.get("from_device_bytes", 0)) / machine.from_device_bytes_per_s
+        to_device, from_device, _ = link_seconds(moved, self.machine)
         return max(between, to_device + through_host, from_device + through_host)
 
-    def _busy(self, reply: Mapping[str, Any]) -> Busy:
-        machine, drive = self.machine, self.machine.drive
+    def _busy(self, reply: Mapping[str, Any], moved: Moved) -> Busy:
         computes = float(reply.get("compute_s", 0)) + (
             float(reply.get("step_s", 0)) if self.step_on == "device" else 0.0
         )
+        to_device, from_device, drive = link_seconds(moved, self.machine)
         return Busy(
             compute=float(reply.get("compute_s", 0)),
             recompute=float(reply.get("recompute_s", 0)),
-            to_device=float(reply.get("to_device_bytes", 0)) / machine.to_device_bytes_per_s,
-            from_device=float(reply.get("from_device_bytes", 0)) / machine.from_device_bytes_per_s,
-            drive=(
-                0.0
-                if drive is None
-                else float(reply.get("drive_read_bytes", 0)) / drive.read_bytes_per_s
-                + float(reply.get("drive_written_bytes", 0)) / drive.write_bytes_per_s
-            ),
+            to_device=to_device,
+            from_device=from_device,
+            drive=drive,
             optimizer=float(reply.get("step_s", 0)),
             exchange=sum(self._exchange()),
-            waits=max(0.0, float(reply["elapsed_s"]) - computes, self._links_s(reply) - computes),
+            waits=max(0.0, float(reply["elapsed_s"]) - computes, self._links_s(moved) - computes),
         )
 
     def _beside(self, in_chunks: float) -> float:
@@ -249,12 +268,7 @@ class Planned:
 
 def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> list[Planned]:
     """What there is to choose from: at least one."""
-    rates = Rates.of(
-        machine.device,
-        training.compute_type,
-        attention=way.attention,
-        kernels=way.kernels,
-    )
+    rates = way.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     chunk_bytes = chunk_bytes_for(model, training.states, pools)
     share = math.ceil(training.batch / machine.devices)

@@ -74,7 +74,7 @@ def question(setting: Setting, rates: Rates) -> dict[str, Any]:
     if states.optimizer:
         arenas["OPTIMIZER_STATE"] = states.optimizer
     return {
-        "blocks": [_block(work) for work in setting.works],
+        "blocks": _blocks(setting.works),
         "arenas": [
             {"kind": f"CHUNK_KIND_{kind}", "bytes_per_parameter": size}
             for kind, size in arenas.items()
@@ -105,6 +105,14 @@ def _host_room(setting: Setting) -> float:
     host = setting.pools.host
     states = min(host, states_bytes(setting.model, setting.training.states))
     return states + (host - states) / setting.machine.devices
+
+
+def _blocks(works: Sequence[Work]) -> list[dict[str, Any]]:
+    blocks = [_block(work) for work in works]
+    # The planner chooses for at least one block.
+    if not any(work.block.recomputable for work in works):
+        blocks.append({"name": "nothing", "recomputable": True})
+    return blocks
 
 
 def _block(work: Work) -> dict[str, Any]:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._plan.answer import Answer, Choice
-from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.answers import Step, answer_of
+from memtide._plan.estimate.limits import Need, limit_of, tightest
 from memtide._plan.estimate.phases import Phases, Setting, moved_bytes, phases
-from memtide._plan.estimate.pools import Pools, host_reserve, transient_bytes
+from memtide._plan.estimate.pools import Pools, transient_bytes
 from memtide._plan.estimate.ways import Way
-from memtide._plan.estimate.work import Rates, work_of
+from memtide._plan.estimate.work import work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
-from memtide.errors import InvalidArgument
 
 _BALANCE_STEPS = 16  # Shares of moved activations that are tried.
 _GATHERED_BLOCKS = 2  # Blocks whose weights are on the device where they stream.
@@ -43,9 +43,10 @@ class _Trial:
         with all gradients and one block; and in a step."""
         setting = self.setting
         states, way = setting.training.states, setting.way
-        trained = setting.model.trained_parameters() / setting.shares()
+        trained = setting.model.trained_parameters()
         one = float(max(work.block.trained_parameters for work in setting.works))
-        first, last = one, trained if way.gradients == "device" else one
+        own = trained / setting.shares(2)
+        first, last = one, own if way.gradients == "device" else one
         if setting.accumulation > 1:
             first = last  # Sums of the micro-batches before are there from the beginning.
         # A step within the backward pass has no sums, but the gradients of one block.
@@ -58,20 +59,20 @@ class _Trial:
             + max(
                 each * first + self._kept_bytes() / pieces,
                 each * last + self._widest_layer_bytes() / pieces,
-                trained * way.cast_in_step,
+                trained / setting.shares(1) * way.cast_in_step,
             )
         )
 
     def _resident_bytes(self) -> float:
         """States that are on the device all the time, and weights that are gathered there."""
         setting = self.setting
-        states, way, shares = setting.training.states, setting.way, setting.shares()
+        states, way, shares = setting.training.states, setting.way, setting.shares(3)
         widest = max(work.block.parameters for work in setting.works) * states.weight
         size = _GATHERED_BLOCKS * widest if way.weights != "device" or shares > 1 else 0.0
         if way.weights == "device":
             size += setting.model.parameters() * states.weight / shares
         if way.optimizer == "device":
-            size += states.optimizer * setting.model.trained_parameters() / shares
+            size += states.optimizer * setting.model.trained_parameters() / setting.shares(1)
         return size
 
     def _kept_bytes(self) -> float:
@@ -151,51 +152,35 @@ class _Trial:
 
 
 def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> Answer:
-    """The answer of a system that is not planned. InvalidArgument: its states are on drives, and
-    the machine has none."""
-    if machine.drive is None and "drive" in (way.weights, way.gradients, way.optimizer):
-        raise InvalidArgument(f"{machine.name} has no drive, and this system has states on drives")
+    """The answer of a system that is not planned."""
     trials = list(_trials(model, training, machine, way))
     fitting = [trial for trial in trials if trial.fits()]
     best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)
     # The last trial needs least of the device's memory.
     found = best or trials[-1]
-    reserve = max(0.0, machine.device.memory_bytes - found.pools.device)
-    least_device = round(found.device_bytes() + reserve)
-    least_host = round(found.host_bytes() + host_reserve(machine))
-    if best is None:
-        return Answer(
-            fits=False,
-            limit=limit_of(found.needs()) or "",
-            least_device_bytes=least_device,
-            least_host_bytes=least_host,
-        )
-    made = best.phases()
-    step_s = made.seconds()
-    low, high = interval(step_s, machine, by="phases")
-    return Answer(
-        fits=True,
-        limit=tightest(best.needs()),
-        least_device_bytes=least_device,
-        least_host_bytes=least_host,
-        step_s=step_s,
-        low_s=low,
-        high_s=high,
-        tokens_per_s=training.tokens() / step_s,
+    limit = tightest(found.needs()) if best is not None else limit_of(found.needs()) or ""
+    return answer_of(
+        training,
+        machine,
+        limit=limit,
+        least_pools=Pools(device=found.device_bytes(), host=found.host_bytes(), drive=0.0),
+        step=None if best is None else _step(best),
+    )
+
+
+def _step(trial: _Trial) -> Step:
+    made = trial.phases()
+    return Step(
+        seconds=made.seconds(),
+        by="phases",
+        moved_bytes=made.moved_bytes(trial.setting.machine),
         busy=made.busy(),
-        choice=_choice(best),
-        drive_bytes_written=made.drive_bytes_written,
-        drive_years=years(made.drive_bytes_written, step_s, machine),
+        choice=_choice(trial),
     )
 
 
 def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
-    rates = Rates.of(
-        machine.device,
-        training.compute_type,
-        attention=way.attention,
-        kernels=way.kernels,
-    )
+    rates = way.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     share = math.ceil(training.batch / machine.devices)
     fixed = training.micro_batch

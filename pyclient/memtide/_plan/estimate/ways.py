@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memtide._plan.estimate.work import Rates
+from memtide._plan.machine import Device
 from memtide.errors import InvalidArgument
 
 
@@ -39,11 +41,11 @@ class Way:
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
     # Chunks of states for which the host has no room are on devices.
     spills_to_device: bool = False
-    sharded: bool = False  # States are divided among devices, and weights gathered for each use.
-    # Bytes that a step reads from and writes to the drive for each parameter, in its update, and
-    # those of gradients that backward passes write.
-    drive_read: float = 0.0
-    drive_written: float = 0.0
+    # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
+    # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
+    stage: int = 0
+    # Bytes of a parameter's gradient that a backward pass writes to the drive, and the update reads
+    # with the optimizer's states.
     drive_gradients: float = 0.0
     host_buffers: float = 0.0  # Bytes of host memory for each parameter beside its states.
     # Bytes of host memory that a parameter's update passes. None: all states, and 16-bit gradients
@@ -51,6 +53,10 @@ class Way:
     update_bytes: float | None = None
     # Bytes of a parameter that its update brings to the device afterwards, and casts there.
     cast_in_step: float = 0.0
+
+    def rates(self, device: Device, compute_type: str) -> Rates:
+        """What it reaches on a device. InvalidArgument: no peak in this type is known."""
+        return Rates.of(device, compute_type, attention=self.attention, kernels=self.kernels)
 
 
 _WAYS = {
@@ -77,10 +83,12 @@ _WAYS = {
     # The same, with what layers are given on the host from their forward to their backward pass.
     "activation-offload": Way(moves_inputs=True),
     "ddp": Way(),
-    "fsdp": Way(sharded=True),
+    "zero-1": Way(stage=1),
+    "zero-2": Way(stage=2),
+    "fsdp": Way(stage=3),
     # The same, as it was when attention was Triton's after FlashAttention 1.
-    "llm-foundry": Way(sharded=True, attention="attention.flash1"),
-    "deepcompile": Way(sharded=True, activations="move"),
+    "llm-foundry": Way(stage=3, attention="attention.flash1"),
+    "deepcompile": Way(stage=3, activations="move"),
     # As torch's reentrant checkpoints work.
     "resident-reentrant": Way(forwards_again=1),
     # The optimizer's states and gradients are on the host, and its step follows backward passes:
@@ -89,6 +97,7 @@ _WAYS = {
         gradients="host",
         optimizer="host",
         step="host",
+        stage=2,
         forwards_again=1,
         update_bytes=32.0,
         cast_in_step=4.0,
@@ -98,7 +107,7 @@ _WAYS = {
         gradients="host",
         optimizer="host",
         step="host",
-        sharded=True,
+        stage=3,
         host_buffers=4.0,  # Gradients in float32 beside the 16-bit ones.
     ),
     # Gradients are copied to the host, and stay on the device until the step is done.
@@ -108,17 +117,17 @@ _WAYS = {
         gradients="host",
         optimizer="host",
         step="host",
-        sharded=True,
+        stage=3,
         spills_to_device=True,
     ),
-    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", sharded=True),
+    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "protrain": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
         step_in_backward=True,
-        sharded=True,
+        stage=3,
     ),
     # States are on drives: backward passes write gradients in float32, the update reads the
     # optimizer's states and gradients, and writes the states and new weights.
@@ -127,9 +136,16 @@ _WAYS = {
         gradients="drive",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=16.0,
-        drive_written=12.0,
+        stage=3,
+        drive_gradients=4.0,
+    ),
+    # Weights are on drives, too.
+    "zero-infinity-weights": Way(
+        weights="drive",
+        gradients="drive",
+        optimizer="drive",
+        step="host",
+        stage=3,
         drive_gradients=4.0,
     ),
     # The same, but 16-bit gradients stay in host memory, which saves their way to drives and back.
@@ -138,9 +154,7 @@ _WAYS = {
         gradients="host",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=12.0,
-        drive_written=12.0,
+        stage=3,
     ),
     # States are on drives, the update of a layer follows its backward pass.
     "fuyou": Way(
@@ -153,8 +167,6 @@ _WAYS = {
         in_pieces=True,
         attention="attention.flash1",
         group=700_000_000,
-        drive_read=14.0,
-        drive_written=14.0,
     ),
     # All states are on the host, and layers stream through the device. The backward pass computes
     # the inputs of four layers at a time, and each of them again with what its own needs. Weights

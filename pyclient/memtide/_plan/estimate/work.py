@@ -8,7 +8,7 @@ once in a backward pass, which does the same with gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memtide._plan.calibration import constant
 from memtide._plan.estimate.products import Multiplier, Passes, passes
@@ -117,7 +117,7 @@ def _work(
     others_s = _FORWARD_PASSES * pass_s + beside_s + rates.call_s
     # torch's checkpoint ends before the last product, whose result autograd does not save.
     needed = 1 - constant("output_product_share")
-    return Work(
+    work = Work(
         block=block,
         forward_s=products.forward + attention_s + others_s,
         recompute_s=needed * products.forward + attention_s + others_s,
@@ -131,6 +131,17 @@ def _work(
         input_bytes=block.input_bytes_per_token * tokens,
         attention_bytes=block.attention_bytes_per_token * tokens,
         rest_bytes=block.rest_bytes_per_token * tokens,
+    )
+    if block.forward_s_per_token is None or block.backward_s_per_token is None:
+        return work
+    # Which part of a measured pass is attention's, or its last product, was not measured.
+    measured_s = block.forward_s_per_token * tokens
+    return replace(
+        work,
+        forward_s=measured_s,
+        recompute_s=measured_s,
+        attention_s=0.0,
+        backward_s=block.backward_s_per_token * tokens,
     )
 
 

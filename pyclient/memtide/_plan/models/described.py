@@ -39,6 +39,8 @@ class Options:
     # How many sequences of how many tokens a trace's iteration has read: a trace does not know.
     batch: int | None = None
     sequence: int | None = None
+    # Whether the plan is for the processor that computed a trace: then its times hold.
+    computes_here: bool = False
     # A script's own arguments, and how long it may run until it shows its model.
     arguments: tuple[str, ...] = ()
     timeout_s: float = 120.0
