@@ -10,6 +10,7 @@ from memtide._plan.answer import Answer
 from memtide._plan.calibration import constant
 from memtide._plan.estimate import estimate, estimate_all
 from memtide._plan.estimate.answering import chosen_of_many, is_between
+from memtide._plan.estimate.phases import Part, Phases
 from memtide._plan.estimate.planned import trials_of
 from memtide._plan.estimate.ways import way_of
 from memtide._plan.machine import Device, Drive, Machine
@@ -291,6 +292,35 @@ def test_forward_passes_again_are_whole_and_bring_their_weights_again() -> None:
     assert twice.recompute == pytest.approx(2 * whole.recompute)
     accumulation = TRAINING.batch // 8
     assert twice.to_device == pytest.approx(accumulation * 3 * 2 * MODEL.parameters() / 20e9)
+
+
+def test_the_last_group_of_a_step_in_the_backward_pass_comes_after_it() -> None:
+    stages = Part(compute=6.0, drive_read=2.0, optimizer=8.0, drive_written=4.0)
+    made = Phases(
+        forward=Part(compute=3.0),
+        backward=stages,
+        step=Part(),
+        recompute_s=0.0,
+        summed=Part(),
+        accumulation=1,
+        step_in_backward=True,
+    )
+    assert made.seconds() == 3 + 8
+    # With twelve groups, the slowest stage waits for the first, and the others have the last.
+    assert replace(made, groups=12).seconds() == 3 + 8 + (6 + 2 + 4) / 12
+
+
+def test_chunks_for_which_the_host_has_no_room_are_on_devices() -> None:
+    training = replace(TRAINING, activations="recompute")
+    small = replace(with_pool(80), host_memory_bytes=8 * GIB)
+    assert not estimate(MODEL, training, small, system="gemini").fits
+    answer = estimate(MODEL, training, small, system="patrickstar")
+    ample = estimate(MODEL, training, with_pool(80), system="patrickstar")
+    assert answer.choice is not None and ample.choice is not None
+    missing = ample.choice.host_pool_bytes - answer.choice.host_pool_bytes
+    assert missing > 0
+    more = answer.choice.device_pool_bytes - ample.choice.device_pool_bytes
+    assert more == pytest.approx(missing)
 
 
 def test_phases_are_less_sure_than_the_engine() -> None:

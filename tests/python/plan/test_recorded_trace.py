@@ -24,7 +24,8 @@ class Block(torch.nn.Module):
         self.outer = torch.nn.Linear({_WIDTH}, {_WIDTH})
     def forward(self, x):
         return x + self.outer(torch.tanh(self.inner(x)))
-model = torch.nn.Sequential(torch.nn.Linear({_WIDTH}, {_WIDTH}), *(Block() for _ in range({_BLOCKS})))
+blocks = [Block() for _ in range({_BLOCKS})]
+model = torch.nn.Sequential(torch.nn.Linear({_WIDTH}, {_WIDTH}), *blocks)
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(7):
     optimizer.zero_grad()

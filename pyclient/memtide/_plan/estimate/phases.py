@@ -8,6 +8,7 @@ shared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,13 @@ class Part:
         device = self.compute + self.exchange
         return float(max(device, *vars(self).values()))
 
+    def filling_s(self, groups: int) -> float:
+        """What the phase takes besides where its stages work on this number of groups, one after
+        another: the slowest waits for the first group, and the others have the last one after it.
+        """
+        stages = (self.compute, self.drive_read, self.optimizer, self.drive_written)
+        return (sum(stages) - max(stages)) / groups
+
     def with_(self, other: Part) -> Part:
         """Both at once."""
         return Part(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -54,6 +62,8 @@ class Phases:
     recompute_s: float  # For one micro-batch, a part of `backward`.
     accumulation: int
     step_in_backward: bool
+    # A step in the backward pass takes this number of groups of parameters, each whole.
+    groups: int | None = None
 
     def seconds(self) -> float:
         """All phases."""
@@ -61,6 +71,7 @@ class Phases:
         after_s = 0.0 if self.step_in_backward else self.step.seconds()
         if self.step_in_backward:
             last = last.with_(self.step)
+            after_s = last.filling_s(self.groups) if self.groups else 0.0
         backward_s = (self.accumulation - 1) * self.backward.seconds() + last.seconds()
         return self.accumulation * self.forward.seconds() + backward_s + after_s
 
@@ -156,7 +167,14 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
         recompute_s=again,
         accumulation=setting.accumulation,
         step_in_backward=way.step_in_backward,
+        groups=_groups(setting),
     )
+
+
+def _groups(setting: Setting) -> int | None:
+    if setting.way.group is None:
+        return None
+    return math.ceil(setting.model.trained_parameters() / setting.way.group)
 
 
 def moved_bytes(setting: Setting, moved: float) -> float:

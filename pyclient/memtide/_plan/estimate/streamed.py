@@ -53,10 +53,14 @@ class _Trial:
         each = states.gradient or states.weight * (trained > 0)
         last = last if states.gradient else one
         pieces = self.micro_batch if way.in_pieces else 1
-        return self._resident_bytes() + max(
-            each * first + self._kept_bytes() / pieces,
-            each * last + self._widest_layer_bytes() / pieces,
-            trained / setting.shares(1) * way.cast_in_step,
+        return (
+            self._resident_bytes()
+            + self._spilled_bytes() / setting.machine.devices
+            + max(
+                each * first + self._kept_bytes() / pieces,
+                each * last + self._widest_layer_bytes() / pieces,
+                trained / setting.shares(1) * way.cast_in_step,
+            )
         )
 
     def _resident_bytes(self) -> float:
@@ -111,8 +115,17 @@ class _Trial:
         return size
 
     def host_bytes(self) -> float:
+        return self._wanted_host_bytes() - self._spilled_bytes()
+
+    def _wanted_host_bytes(self) -> float:
         buffers = self.setting.model.trained_parameters() * self.setting.way.host_buffers
         return self._states("host") + buffers + self._moved_bytes() - self._to_drive()
+
+    def _spilled_bytes(self) -> float:
+        """States of all devices that are on devices, as the host has no room."""
+        if not self.setting.way.spills_to_device:
+            return 0.0
+        return max(0.0, self._wanted_host_bytes() - self.pools.host)
 
     def _to_drive(self) -> float:
         """Moved bytes for which host memory has no room."""

@@ -24,6 +24,8 @@ class Way:
     optimizer: str = "device"  # Where the optimizer's states are.
     step: str = "device"  # Where the optimizer computes.
     step_in_backward: bool = False
+    # Parameters that an update in the backward pass reads, updates and writes at a time. None: few.
+    group: int | None = None
     # "balance": as many move as makes a step fastest, the others are computed again. None: they
     # are kept where they fit, else computed again. What a training says goes first.
     activations: str | None = None
@@ -37,6 +39,8 @@ class Way:
     # The constant of what its kernels of attention reach of the rate of products of matrices.
     attention: str = "attention.flash2"
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
+    # Chunks of states for which the host has no room are on devices.
+    spills_to_device: bool = False
     # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
     # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
     stage: int = 0
@@ -108,7 +112,14 @@ _WAYS = {
     ),
     # Gradients are copied to the host, and stay on the device until the step is done.
     "torchao": Way(optimizer="host", step="host", step_in_backward=True, forwards_again=1),
-    "patrickstar": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
+    "patrickstar": Way(
+        weights="host",
+        gradients="host",
+        optimizer="host",
+        step="host",
+        stage=3,
+        spills_to_device=True,
+    ),
     "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "protrain": Way(
         weights="host",
@@ -155,6 +166,7 @@ _WAYS = {
         activations="balance",
         in_pieces=True,
         attention="attention.flash1",
+        group=700_000_000,
     ),
     # All states are on the host, and layers stream through the device. The backward pass computes
     # the inputs of four layers at a time, and each of them again with what its own needs. Weights
