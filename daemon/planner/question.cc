@@ -203,7 +203,13 @@ double ResidentBytes(const ActivationModel& model, uint32_t slots) {
   const StateTraffic traffic = TrafficOf(model.states, std::max(1u, slots), Below::kHost);
   uint64_t reads = 0;
   for (const uint32_t each : traffic.reads) reads += each;
-  const uint64_t chunks = MostChunks(model.states) - ShadowedChunks(model.states).size();
+  std::set<uint32_t> used;
+  for (const PlayedMoment& moment : model.states.moments) {
+    for (const ChunkEvent& event : moment.events) {
+      if (event.IsUse() && !moment.on_host) used.insert(event.chunk);
+    }
+  }
+  const uint64_t chunks = used.size();
   return Number(model.states.chunk_size) * static_cast<double>(chunks - std::min(chunks, reads));
 }
 

@@ -74,8 +74,16 @@ TEST(SyntheticModelTest, GradientsOfPartsAreNewInEachIteration) {
   }
 }
 
-TEST(SyntheticModelTest, APartWaitsForAllGradientsInItsChunks) {
-  const AccessSequence sequence = MakeSyntheticModel(SteppedInParts()).sequence;
+// A gradient's bytes for each parameter: with fewer than weights have, chunks of weights end where
+// gradients are still to come in their chunk; with more it is the other way round.
+class PartsWait : public testing::TestWithParam<double> {};
+
+INSTANTIATE_TEST_SUITE_P(Gradients, PartsWait, testing::Values(1, 2, 4));
+
+TEST_P(PartsWait, ForAllGradientsInTheirChunks) {
+  ModelShape shape = SteppedInParts();
+  shape.arenas[1].bytes_per_parameter = GetParam();
+  const AccessSequence sequence = MakeSyntheticModel(shape).sequence;
   size_t before_the_end = 0;
   for (size_t i = 0; i < sequence.moments.size(); ++i) {
     if (!sequence.moments[i].is_part) continue;

@@ -40,6 +40,12 @@ TEST(TimelineTest, PartsAreComputedBesideTheOthersUntilTheIterationEnds) {
   model.states.moments[1].is_part = true;
   model.states.moments.back().compute = Duration(0);
   EXPECT_NEAR(Timeline(model, DeviceWithLink(1e6)).SecondsOf(AllKept()), 0.080, 1e-4);
+  // Two at the end, of which the second one waits for the first.
+  for (const size_t last : {5, 6}) {
+    model.states.moments[last].is_part = true;
+    model.states.moments[last].compute = std::chrono::milliseconds(7);
+  }
+  EXPECT_NEAR(Timeline(model, DeviceWithLink(1e6)).SecondsOf(AllKept()), 0.074, 1e-4);
 }
 
 TEST(TimelineTest, WhatTheBudgetDoesNotAllowTakesForever) {
