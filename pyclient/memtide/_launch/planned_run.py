@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from memtide._node.inspection import LINKS
 from memtide._node.private_daemon import Pools
 from memtide._plan.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
+
+# The daemon predicts from the second iteration on, and plans what stays from the third.
+_SETTLING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,7 @@ def planned_pools(plan: Plan, requested: Pools) -> Pools:
 
 def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
     """What was predicted for a step, and what the run's steps were like: the median of their times,
-    and the mean of the bytes that the daemon has moved in one."""
+    and the mean of the bytes that the daemon has moved in one, once they repeat."""
     answer = plan.answer
     measured_s = summary.typical_seconds()
     if not answer.step_s or not measured_s:
@@ -57,8 +62,8 @@ def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
         predicted=tokens / answer.step_s,
         measured=tokens / measured_s,
     )
-    moved, steps = answer.moved_bytes, max(1, summary.iterations)
-    ranks = plan.choice.ranks
+    moved, ranks = answer.moved_bytes, plan.choice.ranks
+    measured = _moved_in_a_step(summary)
     for name, counter, predicted_bytes in (
         # The daemon counts what the links of all devices carry.
         ("host → device", "host_to_device_bytes", ranks * moved.to_device),
@@ -66,9 +71,22 @@ def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
         ("host → ssd", "ssd_written_bytes", moved.drive_written),
         ("ssd → host", "ssd_read_bytes", moved.drive_read),
     ):
-        measured_bytes = summary.moved_bytes.get(counter, 0) / steps
-        if predicted_bytes or measured_bytes:
-            yield Row(name=name, unit="bytes", predicted=predicted_bytes, measured=measured_bytes)
+        if predicted_bytes or measured[counter]:
+            yield Row(
+                name=name, unit="bytes", predicted=predicted_bytes, measured=measured[counter]
+            )
+
+
+def _moved_in_a_step(summary: Summary) -> Mapping[str, float]:
+    """The first iterations make states and learn what follows: they move more, and are left out if
+    there are others."""
+    settled = [each for each in summary.records if each.first_iteration > _SETTLING]
+    total: Counter[str] = Counter()
+    records = settled or summary.records
+    for record in records:
+        total.update(record.moved_bytes)
+    steps = sum(record.iterations for record in records)
+    return {link: total[link] / max(1, steps) for link in LINKS}
 
 
 def print_comparison(plan: Plan, summary: Summary, console: Console) -> None:

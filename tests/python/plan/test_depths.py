@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.further import grown
+from memtide._plan.estimate.further import corrected, grown
 from memtide._plan.machine import Device, Drive, Machine
 from memtide._plan.model import Block, Model
 from memtide._plan.training import Training
@@ -71,3 +71,19 @@ def test_each_figure_grows_as_in_the_estimate() -> None:
         "drive_read_bytes": 200.0,
         "plan": {},
     }
+
+
+def test_a_machine_between_two_is_as_much_above_the_estimate_as_they_are() -> None:
+    ends = [
+        ({"elapsed_s": 12.0, "drive_read_bytes": 6.0}, {"elapsed_s": 10.0}),
+        ({"elapsed_s": 28.0, "drive_read_bytes": 2.0}, {"elapsed_s": 20.0}),
+    ]
+    found = corrected({"elapsed_s": 16.0, "plan": {}}, ends, 0.25)
+    assert found is not None
+    assert found["elapsed_s"] == pytest.approx(16 * (0.75 * 1.2 + 0.25 * 1.4))
+    # The estimate has no drive, so that the mean of both is all that is known.
+    assert found["drive_read_bytes"] == pytest.approx(0.75 * 6 + 0.25 * 2)
+    assert found["plan"] == {}
+    for without in ({"plan": {}}, None):
+        assert corrected(without, ends, 0.25) is None
+        assert corrected({"elapsed_s": 16.0}, [ends[0], (ends[1][0], without)], 0.25) is None

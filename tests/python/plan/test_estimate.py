@@ -9,7 +9,7 @@ import pytest
 from memtide._plan.answer import Answer
 from memtide._plan.calibration import constant
 from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.answering import chosen_of_many, is_between
+from memtide._plan.estimate.many import chosen_of_many, is_between
 from memtide._plan.estimate.phases import Part, Phases
 from memtide._plan.estimate.planned import trials_of
 from memtide._plan.estimate.ways import way_of
@@ -373,16 +373,28 @@ def test_machines_between_two_that_choose_alike_choose_as_they_do() -> None:
     hosts = [gib * GIB for gib in range(48, 65)]
     machines = [replace(with_pool(12), name=f"{host}", host_memory_bytes=host) for host in hosts]
     trials = [trials_of(MODEL, training, machine, way_of("memtide")) for machine in machines]
-    chosen = chosen_of_many(trials)
+    chosen, looked = chosen_of_many(trials)
+    assert looked == [0, 16]
     assert [trial.machine for trial in chosen] == machines
     assert {(trial.accumulation, trial.step_on) for trial in chosen} == {
         (chosen[0].accumulation, chosen[0].step_on)
     }
     # One that is not between is looked at by itself: where all fits, one micro-batch is best.
     trials[8] = trials_of(MODEL, training, with_pool(80), way_of("memtide"))
-    other = chosen_of_many(trials)[8]
-    assert other.machine == with_pool(80)
-    assert other.accumulation < chosen[0].accumulation
+    others, looked = chosen_of_many(trials)
+    assert others[8].machine == with_pool(80) and 8 in looked
+    assert others[8].accumulation < chosen[0].accumulation
+
+
+def test_a_row_of_machines_is_answered_as_each() -> None:
+    hosts = [gib * GIB for gib in range(14, 48, 2)]
+    machines = [replace(with_pool(3), host_memory_bytes=host, drive=DRIVE) for host in hosts]
+    row = estimate_all(MODEL, TRAINING, machines)
+    for machine, answer in list(zip(machines, row, strict=True))[1:-1:5]:
+        (alone,) = estimate_all(MODEL, TRAINING, [machine])
+        assert alone.low_s is not None and alone.high_s is not None
+        assert alone.low_s < seconds(answer) < alone.high_s
+        assert answer.least_host_bytes == alone.least_host_bytes
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from memtide._plan.estimate.pools import (
     Pools,
     least_device_bytes,
     shadow_bytes,
-    states_bytes,
     transient_bytes,
 )
 from memtide._plan.estimate.question import Setting, activations_of, question
@@ -80,15 +79,11 @@ class Planned:
         room anywhere."""
         if self.way.foreseen or self.step_on != "host":
             return False
-        states = states_bytes(self.model, self.training.states)
         if self.pools.device:
             return True
-        passing = LEAST_HOST_SLOTS * self.chunk_bytes
+        states, passing = self._states(), LEAST_HOST_SLOTS * self.chunk_bytes
         shadows = shadow_bytes(self.model, self.training.states)
-        return (
-            states + passing > self.pools.host
-            and states + shadows <= self.pools.host + self.pools.drive
-        )
+        return states + passing > self.pools.host and states + shadows <= self.pools.drive
 
     def refusal(self) -> str | None:
         """Why it does not fit, where that needs no search."""
@@ -96,15 +91,30 @@ class Planned:
 
     def needs(self) -> tuple[Need, ...]:
         """What it needs at least, and what there is."""
-        below = self.pools.host + self.pools.drive
-        states = states_bytes(self.model, self.training.states)
         needs = (
-            Need("host memory and drives", states, below),
+            self._lowest(),
             Need("host memory", self.least_host_pool(), self.pools.host),
         )
         if not self.pools.device:
             return needs
         return (Need("device memory", self.least_device(), self.pools.device), *needs)
+
+    def _lowest(self) -> Need:
+        """Where every chunk of states has its place."""
+        states, host, drive = self._states(), self.pools.host, self.pools.drive
+        if drive and states > host:
+            return Need("drive room (every chunk has its place there)", states, drive)
+        return Need("host memory and drives", states, max(host, drive))
+
+    def _states(self) -> float:
+        """Bytes of chunks of states. The last chunk of each arena has room left, and each of the
+        optimizer's values, which are as wide as weights, has an arena."""
+        states, chunk = self.training.states, self.chunk_bytes
+        trained = self.model.trained_parameters()
+        values = max(1, round(states.optimizer / states.weight))
+        arenas = [self.model.parameters() * states.weight, trained * states.gradient]
+        arenas += [trained * states.optimizer / values] * values
+        return float(chunk * sum(math.ceil(size / chunk) for size in arenas))
 
     def least_device(self) -> float:
         """Bytes of a device's pool. 0: there is no device."""
@@ -113,12 +123,13 @@ class Planned:
         return least_device_bytes(self.works, self.training, self.chunk_bytes)
 
     def least_host_pool(self) -> float:
-        """Bytes of chunks: all that the drive cannot hold, and what passes."""
-        states = states_bytes(self.model, self.training.states)
-        passing = 2 * self.least_device() * self.machine.devices
+        """Bytes of chunks: what passes, or all of them where a drive has no room for each."""
+        states = self._states()
+        if not self._fits_drive():
+            return states
         if not self.pools.device:
-            passing = LEAST_HOST_SLOTS * self.chunk_bytes
-        return max(min(states, passing), states - self.pools.drive)
+            return min(states, LEAST_HOST_SLOTS * self.chunk_bytes)
+        return min(states, 2 * self.least_device() * self.machine.devices)
 
     def questions(self) -> list[dict[str, Any]]:
         """What the planner is asked: one question, or three where a step waits for a drive."""
@@ -134,8 +145,11 @@ class Planned:
             return self.accumulation
         return min(self.accumulation, _PLAYED[self.depth])
 
+    def _fits_drive(self) -> bool:
+        return self.pools.drive >= self._states()
+
     def _needs_drive(self) -> bool:
-        return states_bytes(self.model, self.training.states) > self.pools.host
+        return self._states() > self.pools.host
 
     def _chunks(self) -> int:
         if self.way.foreseen:
@@ -155,6 +169,8 @@ class Planned:
             training = replace(training, activations=training.activations or "keep")
             pools = replace(pools, host=pools.host + saved)
             played = {"device_bytes": 0}
+        if self.step_on == "host" and self._needs_drive():
+            pools = replace(pools, host=pools.host - self._ahead())
         document = question(
             Setting(
                 model=self.model,
@@ -174,20 +190,22 @@ class Planned:
         )
         return {**document, **played}
 
-    def answer(self, replies: Sequence[Mapping[str, Any]]) -> Answer:
-        """The answer of the replies to questions(). None of them: refusal() says why."""
-        reply = replies[0] if replies else None
+    def reply(self, replies: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """The replies to questions() as one. None: there were no questions."""
         if len(replies) > 1 and all("elapsed_s" in each for each in replies):
             played, few, many = replies
-            reply = grown(played, few, many, self.accumulation / self._played())
+            return grown(played, few, many, self.accumulation / self._played())
+        return replies[0] if replies else None
+
+    def answer(self, reply: Mapping[str, Any] | None) -> Answer:
+        """The answer of a reply(). None: refusal() says why there is none."""
         refusal, least_pool = self.refusal(), self.least_device()
         if reply is not None and "elapsed_s" not in reply:
             refusal, least_pool = self._without_plan(int(reply["plan"]["least_budget_bytes"]))
         in_chunks = 0.0 if reply is None else float(reply.get("chunk_bytes_at_most", 0))
         if refusal is None:
-            refusal = limit_of(
-                [Need("host memory and drives", in_chunks, self.pools.host + self.pools.drive)]
-            )
+            below = self.pools.host + (self.pools.drive if self._fits_drive() else 0.0)
+            refusal = limit_of([Need("host memory and drives", in_chunks, below)])
         step = None
         if refusal is None and reply is not None:
             step = self._step(reply, in_chunks)
@@ -265,11 +283,17 @@ class Planned:
             waits=max(0.0, step_s - computes),
         )
 
+    def _ahead(self) -> float:
+        """Bytes of the host pool that the script's leases hold ahead of their use, where chunks
+        pass it: the chunks that a step uses at a time, but not most of a small pool."""
+        return min(LEAST_HOST_SLOTS * self.chunk_bytes, self.pools.host / 4)
+
     def _choice(self, reply: dict[str, Any], in_chunks: float) -> Choice:
         # A run's chunks are larger than those that were played.
         passing = LEAST_HOST_SLOTS * self.chunk_bytes if self.step_on == "host" else 0.0
         needed = in_chunks + passing
         host = min(self.pools.host, needed)
+        goes_down = needed > host and self._fits_drive()
         return Choice(
             chunk_bytes=self.chunk_bytes,
             micro_batch=self.micro_batch,
@@ -279,7 +303,7 @@ class Planned:
             device_pool_bytes=round(self.pools.device),
             host_pool_bytes=round(host),
             # Every chunk has its place on SSD, one that is in host memory, too.
-            ssd_pool_bytes=round(min(self.pools.drive, needed)) if needed > host else 0,
+            ssd_pool_bytes=round(min(self.pools.drive, needed)) if goes_down else 0,
             activations=activations_of(reply, self.works),
             resident_bytes=round(float(reply.get("resident_bytes", 0))),
         )
