@@ -1,7 +1,7 @@
 """The chunk size of a run by a plan: that of a run without one (client/rpc/default_chunk_size.cc).
 
-The search that `memtide.offload` uses (_memory/chunk_size.py) moves fewer bytes in more chunks, each
-of which costs the script's thread time (docs/decisions/0011).
+The search that `memtide.offload` uses (_memory/chunk_size.py) moves fewer bytes in more chunks,
+each of which costs the script's thread time (docs/decisions/0011).
 """
 
 from __future__ import annotations
