@@ -163,9 +163,36 @@ absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace) {
   return sequence;
 }
 
+std::vector<uint32_t> ShadowedChunks(const AccessSequence& sequence) {
+  std::vector<bool> is_shadowed(sequence.chunks.size());
+  for (const PlayedMoment& moment : sequence.moments) {
+    if (!moment.is_part) continue;
+    for (const ChunkEvent& event : moment.events) {
+      if (event.kind == Kind::kWrite) is_shadowed[event.chunk] = true;
+    }
+  }
+  std::vector<uint32_t> chunks;
+  for (uint32_t chunk = 0; chunk < is_shadowed.size(); ++chunk) {
+    if (is_shadowed[chunk]) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+Duration ComputeTime(const AccessSequence& sequence) {
+  Duration script{0}, parts{0};
+  for (const PlayedMoment& moment : sequence.moments) {
+    if (moment.is_part) {
+      parts = std::max(parts, script) + moment.compute;
+    } else {
+      script += moment.compute;
+    }
+  }
+  return std::max(script, parts);
+}
+
 // The largest number of chunks that exist at the same time.
 uint32_t MostChunks(const AccessSequence& sequence) {
-  uint32_t now = 0;
+  auto now = static_cast<uint32_t>(ShadowedChunks(sequence).size());
   for (const PlayedChunk& chunk : sequence.chunks) now += chunk.from_start;
   uint32_t most = now;
   for (const PlayedMoment& moment : sequence.moments) {

@@ -35,13 +35,22 @@ struct PlayedMoment {
   std::string name;
   Bytes own_device, own_host;
   Duration compute{0};
-  bool on_host = false;            // Its uses are in host memory, also where there is a device.
+  bool on_host = false;  // Its uses are in host memory, also where there is a device.
+  // A part of the optimizer's step, computed beside the moments that follow it. It reads all of its
+  // chunks, and writes the new content of some to their shadow chunks, which the end of the
+  // iteration commits (docs/decisions/0013). Traces have no such moments.
+  bool is_part = false;
   std::vector<ChunkEvent> events;  // In order.
 };
+
+// The most chunks of a part, shadow chunks included, as the client cuts them: the gradient's, and
+// those of a parameter and two states twice, with other borders (_optimizer_step/executor.py).
+inline constexpr uint32_t kPartChunks = 10;
 
 struct PlayedChunk {
   ChunkKind kind = ChunkKind::kOther;
   bool from_start = false;  // Exists before the first moment.
+  bool undefined = false;   // Is written before it is read, so that nothing zeroes it.
 };
 
 struct AccessSequence {
@@ -63,8 +72,15 @@ struct AccessSequence {
 // FAILED_PRECONDITION: there is no complete iteration.
 absl::StatusOr<AccessSequence> ToAccessSequence(const v1::Trace& trace);
 
-// The most chunks that exist at once, counting only chunks with an operation.
+// The chunks that parts write, ascending: each has a shadow chunk.
+std::vector<uint32_t> ShadowedChunks(const AccessSequence& sequence);
+
+// The most chunks that exist at once, shadow chunks included, counting only chunks with an
+// operation.
 uint32_t MostChunks(const AccessSequence& sequence);
+
+// What the moments take if nothing waits: parts are computed one after another beside the others.
+Duration ComputeTime(const AccessSequence& sequence);
 
 // The sequence, followed by `times` repetitions of its iterations from `first` on. Between them,
 // chunks are allocated and freed so that those exist which exist when iteration `first` begins.

@@ -86,6 +86,18 @@ TEST(AccessSequenceTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ToAccessSequence(trace).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(AccessSequenceTest, PartsTakeShadowChunksAndTimeBesideTheOtherMoments) {
+  // Moments take a millisecond each: a part that others hide, and two that are not hidden.
+  AccessSequence sequence = Made(BuildTrace({"ar | br aw | cr | dr | br aw cw | br cw", "ar"}));
+  EXPECT_EQ(MostChunks(sequence), 4u);
+  EXPECT_EQ(ComputeTime(sequence), milliseconds(6));
+  for (const size_t part : {1, 4, 5}) sequence.moments[part].is_part = true;
+  EXPECT_EQ(ShadowedChunks(sequence), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(MostChunks(sequence), 6u);
+  sequence.moments.pop_back();
+  EXPECT_EQ(ComputeTime(sequence), milliseconds(5));
+}
+
 TEST(AccessSequenceTest, RepeatingMakesAndFreesWhatDiffersAtTheSeam) {
   const AccessSequence once = Made(BuildTrace({"a+ aw", "ar b+ bw | a- c+"}));
   const AccessSequence repeated = Repeated(once, 1, 2);

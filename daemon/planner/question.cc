@@ -96,8 +96,12 @@ uint32_t LeastSlots(const SyntheticModel& made) {
   }
   uint64_t most = 0;
   for (size_t i = 0; i < saved.size(); ++i) {
+    // Parts have their chunks by turns where they do not fit.
+    if (made.sequence.moments[i].is_part) continue;
     std::set<uint32_t> used;
-    for (const ChunkEvent& event : made.sequence.moments[i].events) used.insert(event.chunk);
+    for (const ChunkEvent& event : made.sequence.moments[i].events) {
+      if (event.IsUse()) used.insert(event.chunk);
+    }
     const uint64_t size = made.sequence.chunk_size.count();
     most = std::max<uint64_t>(most, used.size() + (saved[i] + size - 1) / size);
   }
@@ -199,7 +203,13 @@ double ResidentBytes(const ActivationModel& model, uint32_t slots) {
   const StateTraffic traffic = TrafficOf(model.states, std::max(1u, slots), Below::kHost);
   uint64_t reads = 0;
   for (const uint32_t each : traffic.reads) reads += each;
-  const uint64_t chunks = MostChunks(model.states);
+  std::set<uint32_t> used;
+  for (const PlayedMoment& moment : model.states.moments) {
+    for (const ChunkEvent& event : moment.events) {
+      if (event.IsUse() && !moment.on_host) used.insert(event.chunk);
+    }
+  }
+  const uint64_t chunks = used.size();
   return Number(model.states.chunk_size) * static_cast<double>(chunks - std::min(chunks, reads));
 }
 

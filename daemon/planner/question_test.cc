@@ -97,7 +97,47 @@ TEST(QuestionTest, AStepOnTheHostBringsNoStateToTheDevice) {
   question.set_activations(v1::ACTIVATION_CHOICE_RECOMPUTE);
   const double on_device = Replied(question).to_device_bytes();
   question.set_step_on_host(true);
-  EXPECT_LT(Replied(question).to_device_bytes(), on_device - (16 << 20));
+  const v1::PlanReply reply = Replied(question);
+  EXPECT_LT(reply.to_device_bytes(), on_device - (16 << 20));
+  // Weights come anew in each iteration, and what only the step uses does not come at all.
+  EXPECT_LE(reply.resident_bytes(), 32 << 20);
+}
+
+// Without a device: its host memory computes, and has all states and activations.
+v1::PlanQuestion OnHost(bool in_parts) {
+  v1::PlanQuestion question = Asked();
+  question.set_device_bytes(0);
+  question.set_activations(v1::ACTIVATION_CHOICE_KEEP);
+  question.set_step_on_host(true);
+  question.set_step_in_backward(in_parts);
+  question.set_step_ns_per_parameter(0.5);
+  return question;
+}
+
+TEST(QuestionTest, PartsOfAStepAreHiddenByPassesButForTheLast) {
+  const v1::PlanReply whole = Replied(OnHost(false)), parts = Replied(OnHost(true));
+  EXPECT_NEAR(parts.compute_s(), whole.compute_s(), 1e-9);
+  EXPECT_NEAR(parts.step_s(), whole.step_s(), 1e-6);
+  EXPECT_NEAR(whole.elapsed_s(), whole.compute_s() + whole.step_s(), 1e-6);
+  // That of the first layer is complete when nothing is left to hide it.
+  EXPECT_NEAR(parts.elapsed_s(), parts.compute_s() + parts.step_s() / 8, 1e-6);
+  v1::PlanQuestion foreseen = OnHost(true);
+  foreseen.set_foreseen(true);
+  EXPECT_NEAR(Replied(foreseen).elapsed_s(), parts.elapsed_s(), 1e-6);
+}
+
+TEST(QuestionTest, PartsOfAStepNeedRoomForShadowChunks) {
+  v1::PlanQuestion whole = OnHost(false), parts = OnHost(true);
+  // Weights of two bytes and states of four.
+  EXPECT_EQ(Replied(parts).chunk_bytes_at_most() - Replied(whole).chunk_bytes_at_most(), 96 << 20);
+  EXPECT_EQ(Replied(parts).drive_written_bytes(), 0);
+  // All fits but the shadow chunks: 128 MiB of states, and 80 of activations.
+  for (v1::PlanQuestion* const question : {&whole, &parts}) question->set_host_bytes(216 << 20);
+  EXPECT_EQ(Replied(whole).drive_written_bytes(), 0);
+  EXPECT_GT(Replied(parts).drive_written_bytes(), 8 << 20);
+  EXPECT_LT(Replied(parts).drive_written_bytes(), 96 << 20);
+  parts.set_foreseen(true);
+  EXPECT_GT(Replied(parts).drive_written_bytes(), 8 << 20);
 }
 
 TEST(QuestionTest, WithoutRoomOnTheHostTheDriveIsUsed) {

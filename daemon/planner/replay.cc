@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -9,6 +10,7 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "daemon/planner/simulated_node.h"
+#include "daemon/planner/step_parts.h"
 #include "daemon/policy/placement_policy.h"
 
 namespace memtide {
@@ -61,22 +63,37 @@ class Player {
       : sequence_(sequence),
         options_(options),
         node_(NodeFor(sequence, options), options.links),
-        ids_(sequence.chunks.size()) {}
+        parts_(&node_, {options.device_slots, options.host_slots,
+                        [this] { return std::exchange(reports_, {}); }}),
+        ids_(sequence.chunks.size()),
+        shadows_(sequence.chunks.size()) {}
 
   absl::StatusOr<ReplayResult> Play();
 
  private:
+  Duration Scaled(Duration compute) const {
+    return Duration(
+        static_cast<int64_t>(static_cast<double>(compute.count()) * options_.compute_scale));
+  }
   absl::Status PlayIteration(size_t iteration);
   absl::Status PlayMoment(const PlayedMoment& moment);
   absl::Status Use(const ChunkEvent& event, bool on_host);
+  absl::Status AddPart(const PlayedMoment& part);
+  absl::Status EndStep();
+  // Ends the leases on the chunks.
+  absl::Status Release(const std::set<uint32_t>& chunks);
   absl::Status Allocate(uint32_t chunk);
+  absl::Status MakeShadow(uint32_t chunk);
   absl::Status Free(uint32_t chunk);
   absl::Status Discard(uint32_t chunk);
 
   const AccessSequence& sequence_;
   const ReplayOptions& options_;
   SimulatedNode node_;
-  std::vector<ChunkId> ids_;  // By chunk number; zero: there is none.
+  StepParts parts_;
+  std::vector<ChunkId> ids_, shadows_;  // By chunk number; zero: there is none.
+  std::set<uint32_t> stepped_;          // Chunks whose new content is in their shadow chunks.
+  uint64_t last_step_ = 0;
   // The report that the current moment's uses go to.
   MomentReport& CurrentReport();
 
@@ -121,6 +138,7 @@ absl::Status Player::PlayIteration(size_t iteration) {
                           absl::StrCat("moment ", i, " of the trace: ", status.message()));
     }
   }
+  if (!stepped_.empty()) MEMTIDE_RETURN_IF_ERROR(EndStep());
   // The end is reported with the next call.
   CurrentReport().ends_iteration = true;
   return absl::OkStatus();
@@ -136,6 +154,7 @@ MomentReport& Player::CurrentReport() {
 }
 
 absl::Status Player::PlayMoment(const PlayedMoment& moment) {
+  if (moment.is_part) return AddPart(moment);
   if (reports_.size() > kReportAfter) {
     ReportCall report{node_.NextCall(), node_.session(), std::exchange(reports_, {})};
     MEMTIDE_RETURN_IF_ERROR(node_.Call(report).status());
@@ -143,8 +162,7 @@ absl::Status Player::PlayMoment(const PlayedMoment& moment) {
   reports_.push_back({moment.phase, moment.name, moment.own_device, moment.own_host, {}});
   size_t uses = 0;
   for (const ChunkEvent& event : moment.events) uses += event.IsUse();
-  const Duration compute(
-      static_cast<int64_t>(static_cast<double>(moment.compute.count()) * options_.compute_scale));
+  const Duration compute = Scaled(moment.compute);
   // A moment with uses passes its time in equal parts while their chunks are leased.
   if (uses == 0) node_.Pass(compute);
   for (const ChunkEvent& event : moment.events) {
@@ -197,6 +215,72 @@ absl::Status Player::Use(const ChunkEvent& event, bool on_host) {
   return absl::OkStatus();
 }
 
+absl::Status Player::AddPart(const PlayedMoment& part) {
+  std::set<uint32_t> read, written;
+  for (const ChunkEvent& event : part.events) {
+    read.insert(event.chunk);
+    if (event.kind == Kind::kWrite) written.insert(event.chunk);
+  }
+  StepPart made;
+  made.compute = Scaled(part.compute);
+  for (const uint32_t chunk : read) made.reads.push_back(ids_[chunk]);
+  for (const uint32_t chunk : written) {
+    MEMTIDE_RETURN_IF_ERROR(MakeShadow(chunk));
+    made.writes.push_back(shadows_[chunk]);
+  }
+  // A lease at the device, or one that writes, would exclude the part.
+  MEMTIDE_RETURN_IF_ERROR(Release(read));
+  stepped_.merge(written);
+  parts_.Add(std::move(made));
+  return absl::OkStatus();
+}
+
+absl::Status Player::EndStep() {
+  const Instant start = node_.now();
+  MEMTIDE_RETURN_IF_ERROR(parts_.Await());
+  MEMTIDE_RETURN_IF_ERROR(Release(stepped_));
+  CommitCall commit;
+  commit.call = node_.NextCall();
+  commit.session = node_.session();
+  commit.step = ++last_step_;
+  for (const uint32_t chunk : stepped_) {
+    commit.chunks.push_back(ids_[chunk]);
+    commit.shadows.push_back(shadows_[chunk]);
+  }
+  stepped_.clear();
+  MEMTIDE_RETURN_IF_ERROR(node_.Call(commit).status());
+  stalled_ += node_.now() - start;
+  return absl::OkStatus();
+}
+
+absl::Status Player::Release(const std::set<uint32_t>& chunks) {
+  ReleaseCall release;
+  for (absl::optional<uint32_t>* const leased : {&last_, &before_last_}) {
+    if (!leased->has_value() || chunks.count(**leased) == 0) continue;
+    release.chunks.push_back(ids_[**leased]);
+    leased->reset();
+  }
+  if (release.chunks.empty()) return absl::OkStatus();
+  release.call = node_.NextCall();
+  release.session = node_.session();
+  release.request_id = node_.NextRequest();
+  return node_.Call(release).status();
+}
+
+absl::Status Player::MakeShadow(uint32_t chunk) {
+  if (shadows_[chunk] != ChunkId(0)) return absl::OkStatus();
+  AllocateCall allocate;
+  allocate.call = node_.NextCall();
+  allocate.session = node_.session();
+  allocate.request_id = node_.NextRequest();
+  allocate.count = 1;
+  allocate.kind = sequence_.chunks[chunk].kind;
+  allocate.undefined = true;
+  MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
+  shadows_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
+  return absl::OkStatus();
+}
+
 absl::Status Player::Allocate(uint32_t chunk) {
   // The content of an activation ended, and its chunk stayed (Free).
   if (ids_[chunk] != ChunkId(0)) return absl::OkStatus();
@@ -206,8 +290,9 @@ absl::Status Player::Allocate(uint32_t chunk) {
   allocate.request_id = node_.NextRequest();
   allocate.count = 1;
   allocate.kind = sequence_.chunks[chunk].kind;
+  allocate.transient = allocate.kind == ChunkKind::kActivation;
   // An arena of activations writes before it reads.
-  allocate.undefined = allocate.transient = allocate.kind == ChunkKind::kActivation;
+  allocate.undefined = allocate.transient || sequence_.chunks[chunk].undefined;
   MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
   ids_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
   return absl::OkStatus();

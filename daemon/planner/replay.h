@@ -6,6 +6,9 @@
 // while its uses are leased. The engine gets the reports that a client would send. Regions and
 // stores are made at once; time is virtual.
 //
+// Parts of a step are computed beside the moments (step_parts.h) into shadow chunks. At the end of
+// an iteration all of them are awaited, which is a stall, and committed.
+//
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_PLANNER_REPLAY_H_
 #define MEMTIDE_DAEMON_PLANNER_REPLAY_H_

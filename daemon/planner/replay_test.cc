@@ -133,6 +133,67 @@ TEST(ReplayTest, OnASlowLinkChunksLeaveThatAreSpreadOverTheStep) {
   EXPECT_LE(iterations.back().moved.to_device, kChunk * 8);
 }
 
+// Iterations whose moments with these numbers are parts of a step.
+AccessSequence Stepped(const std::string& iteration, const std::vector<size_t>& parts,
+                       Duration compute = milliseconds(1)) {
+  constexpr size_t kTimes = 6;
+  AccessSequence sequence = Made(Times(kTimes, iteration));
+  for (size_t i = 0; i < kTimes; ++i) {
+    for (const size_t part : parts) {
+      PlayedMoment& moment = sequence.moments[sequence.IterationBegin(i) + part];
+      moment.is_part = moment.on_host = true;
+      moment.compute = compute;
+    }
+  }
+  return sequence;
+}
+
+TEST(ReplayTest, APartIsComputedWhileOtherMomentsAre) {
+  const AccessSequence sequence = Stepped("ar | gw | gr aw | br | br | br", {2}, milliseconds(2));
+  for (const uint32_t device : {0, 8}) {
+    const IterationCost cost =
+        Played(sequence, Slots(device, 16, Policy::kMemtide)).iterations.at(4);
+    // The device's gradient comes to host memory, and its new weights come back.
+    EXPECT_EQ(cost.stalled, milliseconds(device > 0 ? 1 : 0)) << device;
+    EXPECT_EQ(cost.elapsed, milliseconds(5) + cost.stalled) << device;
+  }
+}
+
+TEST(ReplayTest, AnIterationWaitsForItsLastPartAndPartsForEachOther) {
+  const AccessSequence sequence = Stepped("ar | br | gw | gr aw | gr bw", {3, 4}, milliseconds(7));
+  // There is room for three parts at a time.
+  const IterationCost cost = Played(sequence, Slots(0, 64, Policy::kMemtide)).iterations.at(4);
+  EXPECT_EQ(cost.stalled, milliseconds(14));
+  EXPECT_EQ(cost.elapsed, milliseconds(3 + 14));
+}
+
+TEST(ReplayTest, NewContentIsBesideTheOldUntilTheCommit) {
+  const std::string iteration = "ar br cr dr er fr | gw | gr aw bw | gr cw dw | gr ew fw";
+  // Seven chunks fit, and so do thirteen with the shadow chunks of six.
+  const AccessSequence parts = Stepped(iteration, {2, 3, 4});
+  EXPECT_EQ(Played(parts, Slots(0, 16)).iterations.at(4).moved.Total(), Bytes(0));
+  const LinkBytes moved = Played(parts, Slots(0, 8)).iterations.at(4).moved;
+  EXPECT_GT(moved.disk_written, Bytes(0));
+  EXPECT_GT(moved.disk_read, Bytes(0));
+  EXPECT_EQ(Played(Stepped(iteration, {}), Slots(0, 8)).iterations.at(4).moved.Total(), Bytes(0));
+}
+
+TEST(ReplayTest, ACommitExchangesContents) {
+  // The device has a copy of the weights, which a commit makes the old ones.
+  const AccessSequence sequence = Stepped("ar | gw | gr aw", {2});
+  const LinkBytes moved = Played(sequence, Slots(8, 16, Policy::kMemtide)).iterations.at(4).moved;
+  EXPECT_EQ(moved.to_device, kChunk);
+  EXPECT_EQ(moved.from_device, kChunk);  // The gradient.
+}
+
+TEST(ReplayTest, APartThatDoesNotFitHasItsChunksByTurns) {
+  const AccessSequence sequence = Stepped("ar br cr dr | gw | gr aw bw cw dw | er", {2});
+  const IterationCost cost = Played(sequence, Slots(0, 6, Policy::kMemtide)).iterations.at(4);
+  EXPECT_GE(cost.elapsed, milliseconds(3));
+  // Five are read and four written, of which some stay.
+  EXPECT_LE(cost.moved.disk_read, kChunk * 9);
+}
+
 // What eight chunks of this kind cost that end in each iteration.
 IterationCost OfEndingChunks(v1::ChunkKind kind) {
   v1::Trace trace = BuildTrace(

@@ -28,14 +28,12 @@ absl::Status SimulatedNode::Open(Bytes chunk_size) {
   return Call(open).status();
 }
 
-absl::StatusOr<Reply> SimulatedNode::Call(const Event& event) {
-  reply_.reset();
-  Post(event);
-  // Only transfers and ticks can serve a call that waits. `moved` is when a transfer was last on
-  // its way.
+absl::Status SimulatedNode::PassUntil(const std::function<bool()>& is_so) {
+  // Only transfers, timers and ticks can serve a call that waits. `moved` is when a transfer was
+  // last on its way, or a timer set.
   Instant moved = now_;
-  while (!reply_.has_value() && closed_.ok()) {
-    if (links_.NextDone().has_value()) moved = now_;
+  while (!is_so() && closed_.ok()) {
+    if (links_.NextDone().has_value() || !timers_.empty()) moved = now_;
     if (now_ - moved > kStuck) {
       return absl::InternalError(
           absl::StrCat("a call waits, nothing is on its way, and none came in ",
@@ -43,9 +41,7 @@ absl::StatusOr<Reply> SimulatedNode::Call(const Event& event) {
     }
     Step(Instant::max());
   }
-  if (!closed_.ok()) return closed_;
-  if (!reply_->status.ok()) return reply_->status;
-  return *std::move(reply_);
+  return closed_;
 }
 
 void SimulatedNode::Pass(Duration time) {
@@ -56,30 +52,52 @@ void SimulatedNode::Pass(Duration time) {
 void SimulatedNode::Step(Instant until) {
   const absl::optional<Instant> done = links_.NextDone();
   // The clock jumps to the next thing that happens.
-  now_ = std::max(now_, std::min({until, next_tick_, done.value_or(until)}));
+  const Instant timer = timers_.empty() ? until : timers_.begin()->first;
+  now_ = std::max(now_, std::min({until, next_tick_, timer, done.value_or(until)}));
   if (done.has_value() && *done <= now_) {
     Post(TransferDone{links_.TakeDone(), absl::OkStatus()});
   } else if (next_tick_ <= now_) {
     next_tick_ = now_ + kTickPeriod;
     Post(Tick{});
+  } else if (!timers_.empty() && timer <= now_) {
+    const std::function<void()> what = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    what();
   }
 }
 
 void SimulatedNode::Post(const Event& event) {
-  // Events that effects cause wait in following_, because Handle must not run inside itself.
+  // Events that effects and replies cause wait in following_, because Handle must not run inside
+  // itself.
   following_.push_back(event);
-  while (!following_.empty()) {
+  if (std::exchange(is_posting_, true)) return;
+  while (!following_.empty() || !replies_.empty()) {
+    if (following_.empty()) {
+      PassOnReply();
+      continue;
+    }
     const Event next = std::move(following_.front());
     following_.pop_front();
     effects_.clear();
     engine_.Handle(now_, next, &effects_);
     for (Effect& effect : effects_) Take(std::move(effect));
   }
+  is_posting_ = false;
+}
+
+void SimulatedNode::PassOnReply() {
+  const Reply reply = std::move(replies_.front());
+  replies_.pop_front();
+  const auto found = waiting_.find(reply.call);
+  if (found == waiting_.end()) return;
+  const auto then = std::move(found->second);
+  waiting_.erase(found);
+  then(reply);
 }
 
 void SimulatedNode::Take(Effect effect) {
   if (auto* reply = std::get_if<Reply>(&effect)) {
-    reply_ = std::move(*reply);
+    replies_.push_back(std::move(*reply));
   } else if (const auto* transfer = std::get_if<StartTransfer>(&effect)) {
     links_.Start(now_, *transfer);
   } else if (const auto* region = std::get_if<MakeRegion>(&effect)) {

@@ -140,6 +140,7 @@ AccessSequence OneIteration(const AccessSequence& sequence, size_t iteration) {
     moment.phase = sequence.moments[i].phase;
     moment.compute = sequence.moments[i].compute;
     moment.on_host = sequence.moments[i].on_host;
+    moment.is_part = sequence.moments[i].is_part;
     for (const ChunkEvent& event : sequence.moments[i].events) {
       if (one.chunks[event.chunk].kind == ChunkKind::kActivation) continue;
       moment.events.push_back(event);

@@ -42,9 +42,8 @@ absl::optional<Verdict> Foreseen(const ActivationModel& model, const Candidate& 
   if (!verdict.has_value()) return verdict;
   const double seconds = timeline->SecondsOf(candidate);
   verdict->elapsed = Duration(static_cast<int64_t>(seconds * 1e9));
-  verdict->stalled = verdict->elapsed - verdict->recomputed;
-  for (const PlayedMoment& moment : model.states.moments) verdict->stalled -= moment.compute;
-  verdict->stalled = std::max(verdict->stalled, Duration(0));
+  verdict->stalled =
+      std::max(Duration(0), verdict->elapsed - verdict->recomputed - ComputeTime(model.states));
   verdict->moved = timeline->BytesOf(candidate);
   return verdict;
 }

@@ -133,7 +133,11 @@ class Bound {
     auto at = windows_.find(key);
     if (at == windows_.end()) {
       double compute = 0;
-      for (size_t i = begin; i < end; ++i) compute += Seconds(model_.states.moments[i].compute);
+      for (size_t i = begin; i < end; ++i) {
+        // Parts compute beside the other moments, in whatever window.
+        const PlayedMoment& moment = model_.states.moments[i];
+        if (!moment.is_part) compute += Seconds(moment.compute);
+      }
       const double reads =
           Number(model_.states.chunk_size) *
           static_cast<double>(LeastReads(model_.states, begin, end, boundary_.slots,
@@ -160,6 +164,10 @@ class Bound {
 Duration LowerBound(const ActivationModel& model, const ReplayOptions& options) {
   const double chunk = Number(model.states.chunk_size);
   double seconds = 0;
+  for (const PlayedMoment& moment : model.states.moments) {
+    // Parts are computed one after another.
+    if (moment.is_part) seconds += Seconds(moment.compute);
+  }
   const auto add = [&](double above, const LinkSpeed& in, const LinkSpeed& out, bool is_disk) {
     Boundary boundary;
     boundary.above = above;

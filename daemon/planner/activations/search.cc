@@ -38,7 +38,7 @@ class Searcher {
   }
 
   absl::StatusOr<Found> Run() {
-    for (const PlayedMoment& moment : model_.states.moments) found_.unlimited += moment.compute;
+    found_.unlimited = ComputeTime(model_.states);
     found_.lower_bound = LowerBound(model_, options_.replay);
     found_.forced = ForcedPlans(model_);
     found_.unlimited_kept = MostKept(model_, found_.forced.front().candidate);

@@ -1,7 +1,8 @@
 // StateTraffic: what the chunks of states move over one boundary, moment by moment, in an iteration
 // that repeats, if the chunk with the farthest next use is always the one that leaves. Where a
 // moment uses chunks in host memory, those of the device are written back first, and are gone from
-// it where the moment writes.
+// it where the moment writes. Above the disk, parts write shadow chunks, whose content becomes that
+// of their chunks when the iteration ends; a part then has the moment in which it is asked for.
 //
 // It is Belady's rule ("A study of replacement algorithms", 1966): no other one reads less. The
 // plan of the engine also counts what is written back, and transfers take time in it; as a model of
@@ -29,7 +30,7 @@ enum class Below : uint8_t { kHost, kDisk };
 StateTraffic TrafficOf(const AccessSequence& iteration, uint32_t slots, Below below);
 
 // The least reads, in chunks, of the moments from `begin` to before `end`, with no chunk there when
-// they begin. Each chunk that is there then saves one at most.
+// they begin. Each chunk that is there then saves one at most. Shadow chunks take no room here.
 uint64_t LeastReads(const AccessSequence& iteration, size_t begin, size_t end, uint32_t slots,
                     Below below);
 

@@ -41,6 +41,17 @@ TEST(StateTrafficTest, WhatIsUsedInHostMemoryIsWrittenBackAndReadAgain) {
   EXPECT_THAT(TrafficOf(sequence, 3, Below::kDisk).reads, ElementsAre(0, 0, 0, 0, 0, 0, 0));
 }
 
+TEST(StateTrafficTest, PartsWriteShadowChunksThatBecomeTheirChunks) {
+  AccessSequence sequence = SequenceOfThreeBlocks();
+  sequence.moments[6].is_part = true;  // It writes all three chunks.
+  EXPECT_THAT(TrafficOf(sequence, 6, Below::kDisk).writes, ElementsAre(0, 0, 0, 0, 0, 0, 0));
+  // The old content leaves, as only a step that fails needs it again. The new one stays, and is
+  // that of the chunks when the next iteration reads them.
+  const StateTraffic traffic = TrafficOf(sequence, 4, Below::kDisk);
+  EXPECT_THAT(traffic.reads, ElementsAre(0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(traffic.writes, ElementsAre(0, 0, 0, 0, 0, 0, 2));
+}
+
 TEST(StateTrafficTest, AChunkThatIsAllocatedIsNotRead) {
   AccessSequence sequence = SequenceOfThreeBlocks();
   using Kind = ChunkEvent::Kind;

@@ -3,7 +3,10 @@
 //
 // Each value of the parameters is in an arena of its own, in the order of blocks. A micro-batch
 // runs forward and backward; the step follows the last one, or its parts follow the backward passes
-// that complete their gradients.
+// that complete their gradients. On the host these are parts as the client cuts them
+// (_optimizer_step/speculative_plan.py): of whole chunks, each computed as soon as no gradient is
+// to come in its chunks. As memory is short then, the chunks of gradients are freed when the next
+// iteration begins, and new ones have no content to be read.
 //
 // Thread safety: thread-compatible plain values; pure functions.
 #ifndef MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_SYNTHETIC_MODEL_H_

@@ -22,7 +22,11 @@ constexpr uint32_t kDistinctSlots = 64;
 
 Timeline::Timeline(const ActivationModel& model, const ReplayOptions& options,
                    const TransferSlots& transfers)
-    : model_(model), options_(options), transfers_(transfers), chunks_(MostChunks(model.states)) {}
+    : model_(model),
+      options_(options),
+      transfers_(transfers),
+      chunks_(MostChunks(model.states)),
+      shadows_(static_cast<uint32_t>(ShadowedChunks(model.states).size())) {}
 
 LinkBytes Timeline::BytesOf(const Candidate& candidate) {
   const absl::optional<Division> division = Divide(model_, MostKept(model_, candidate));
@@ -78,10 +82,10 @@ Timeline::Boundary Timeline::BoundaryOf(uint32_t slots, bool is_disk) const {
 }
 
 const Timeline::Flow& Timeline::StatesOf(const Boundary& boundary) {
-  const uint32_t slots = boundary.slots;
-  const uint32_t step = std::max(1u, chunks_ / kDistinctSlots);
+  const uint32_t slots = boundary.slots, chunks = ChunksAbove(boundary);
+  const uint32_t step = std::max(1u, chunks / kDistinctSlots);
   // All numbers above the count of chunks are alike, and those below are rounded down.
-  const uint32_t key = slots >= chunks_ ? chunks_ : std::max(1u, slots / step * step);
+  const uint32_t key = slots >= chunks ? chunks : std::max(1u, slots / step * step);
   const bool is_disk = boundary.one_at_a_time;
   const auto [at, is_new] = states_.try_emplace({is_disk, std::max(1u, key)});
   Flow& flow = at->second;
@@ -99,8 +103,9 @@ Timeline::Flow Timeline::FlowOf(const Candidate& candidate, const Boundary& boun
   flow.after.assign(model_.moments(), 0);
   // Slots that states leave free hold what is needed again soonest: what was saved last.
   std::vector<double> room;  // By micro-batch.
+  const uint32_t chunks = ChunksAbove(boundary);
   const double spare =
-      boundary.slots > chunks_ ? Number(model_.states.chunk_size) * (boundary.slots - chunks_) : 0;
+      boundary.slots > chunks ? Number(model_.states.chunk_size) * (boundary.slots - chunks) : 0;
   const auto move = [&](const Saved& saved, uint32_t needed) {
     if (saved.micro_batch >= room.size()) room.resize(saved.micro_batch + 1, spare);
     double& left = room[saved.micro_batch];
@@ -158,6 +163,7 @@ double Timeline::Play(const Flow& flow, const Boundary& boundary) {
     each->reserve(2 * moments + 1);
   }
   double in_done = 0, out_done = 0, end = 0, half = 0, in_sum = 0, out_sum = 0;
+  double parts_end = 0;  // When all parts until now have been computed.
   size_t in_from = 0, out_from = 0;
   for (size_t i = 0; i < 2 * moments; ++i) {
     const size_t at = i % moments;
@@ -172,15 +178,19 @@ double Timeline::Play(const Flow& flow, const Boundary& boundary) {
       in_done = std::max(in_done, ends[in_from]) + flow.in[at] * in_cost;
     }
     while (out_from < i && out_sum - out_sums[out_from] > boundary.out_window) ++out_from;
+    const bool is_part = model_.states.moments[at].is_part;
     double begin = std::max(end, outs[out_from]);
+    if (is_part) begin = std::max(begin, parts_end);
     if (flow.in[at] > 0) begin = std::max(begin, in_done);
-    end = begin + compute_[at];
+    const double at_end = begin + compute_[at];
+    (is_part ? parts_end : end) = at_end;
+    if (at + 1 == moments) end = std::max(end, parts_end);
     out_sum += flow.out[at];
     if (flow.out[at] > 0) {
       if (boundary.one_at_a_time) out_done = std::max(out_done, in_done);
-      out_done = std::max(out_done, end) + flow.out[at] * out_cost;
+      out_done = std::max(out_done, at_end) + flow.out[at] * out_cost;
     }
-    ends.push_back(end);
+    ends.push_back(at_end);
     in_sums.push_back(in_sum);
     outs.push_back(out_done);
     out_sums.push_back(out_sum);

@@ -1,10 +1,11 @@
 // Timeline: a quick estimate of how long an iteration takes under a candidate plan.
 //
 // Three things happen at a time: the process computes, the link brings what moments need, and takes
-// away what leaves; where there is a disk, it is a fourth. A moment begins when the one before it
-// has ended, what it reads is there, and what leaves does not fill the slots set aside for
-// transfers. What is read for a moment cannot come earlier than those slots allow. States move as
-// in StateTraffic, with the other slots.
+// away what leaves; where there is a disk, it is a fourth. Parts of the optimizer's step are
+// computed one after another beside the other moments, and the iteration ends when all are. A
+// moment begins when the one before it has ended, what it reads is there, and what leaves does not
+// fill the slots set aside for transfers. What is read for a moment cannot come earlier than those
+// slots allow. States move as in StateTraffic, with the other slots.
 //
 // Thread safety: thread-compatible. Deterministic.
 #ifndef MEMTIDE_DAEMON_PLANNER_ACTIVATIONS_TIMELINE_H_
@@ -59,6 +60,10 @@ class Timeline {
   };
 
   Boundary BoundaryOf(uint32_t slots, bool is_disk) const;
+  // The chunks of states that may be above it: shadow chunks are in host memory.
+  uint32_t ChunksAbove(const Boundary& boundary) const {
+    return boundary.one_at_a_time ? chunks_ : chunks_ - shadows_;
+  }
   const Flow& StatesOf(const Boundary& boundary);
   Flow FlowOf(const Candidate& candidate, const Boundary& boundary);
   void SetCompute(const Candidate& candidate);
@@ -67,7 +72,7 @@ class Timeline {
   const ActivationModel& model_;
   const ReplayOptions options_;
   const TransferSlots transfers_;
-  const uint32_t chunks_;                             // The most chunks of states at once.
+  const uint32_t chunks_, shadows_;  // The most chunks of states at once; shadow chunks of these.
   std::map<std::pair<bool, uint32_t>, Flow> states_;  // By boundary and slots.
   std::vector<double> compute_;                       // Seconds, by moment.
 };

@@ -30,6 +30,24 @@ TEST(TimelineTest, WithoutTransfersItIsTheComputing) {
               0.095 + 0.018, 1e-9);
 }
 
+TEST(TimelineTest, PartsAreComputedBesideTheOthersUntilTheIterationEnds) {
+  ActivationModel model = ThreeBlocks(Chunks(64));
+  PlayedMoment part = model.states.moments.back();
+  model.states.moments.back().is_part = true;
+  EXPECT_NEAR(Timeline(model, DeviceWithLink(1e6)).SecondsOf(AllKept()), 0.095, 1e-4);
+  // The same part after the first moment, and no other.
+  std::swap(model.states.moments[1].compute, part.compute);
+  model.states.moments[1].is_part = true;
+  model.states.moments.back().compute = Duration(0);
+  EXPECT_NEAR(Timeline(model, DeviceWithLink(1e6)).SecondsOf(AllKept()), 0.080, 1e-4);
+  // Two at the end, of which the second one waits for the first.
+  for (const size_t last : {5, 6}) {
+    model.states.moments[last].is_part = true;
+    model.states.moments[last].compute = std::chrono::milliseconds(7);
+  }
+  EXPECT_NEAR(Timeline(model, DeviceWithLink(1e6)).SecondsOf(AllKept()), 0.074, 1e-4);
+}
+
 TEST(TimelineTest, WhatTheBudgetDoesNotAllowTakesForever) {
   const ActivationModel model = ThreeBlocks(Chunks(18));
   Timeline timeline(model, DeviceWithLink(100));

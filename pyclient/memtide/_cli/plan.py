@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memtide._cli import plan_graph
 from memtide._cli.parser import Parser
 from memtide._plan.ask.states import names as optimizer_names
-from memtide._plan.ask.words import MachineWords
+from memtide._plan.ask.words import THIS, MachineWords
 from memtide._trace.files import RAW_SUFFIX
 from memtide._util.output_file import check_writable
 from memtide.errors import UsageError
@@ -272,6 +272,10 @@ def _question(flags: argparse.Namespace, machine: Machine | None = None) -> Ques
         Options(
             compute_type=flags.compute_type,
             lora_rank=flags.lora_rank or 0,
+            batch=flags.batch,
+            sequence=flags.sequence,
+            # A GPU computes beside the thread whose passes a trace shows.
+            computes_here=flags.machine == THIS and machine.device.pool_bytes == 0,
             arguments=tuple(flags.arguments),
         ),
     )

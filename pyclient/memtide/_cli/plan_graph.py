@@ -68,12 +68,11 @@ def run_graph(
 
 def _targets(flags: argparse.Namespace, machine: Machine | None) -> Targets:
     from memtide._plan.devices.graph.operators import Targets
-    from memtide._plan.devices.shards import reduce_bytes_per_s
     from memtide._plan.estimate.pools import device_pool
 
     named = machine.devices if machine is not None else 1
     devices = named if flags.devices is None else flags.devices
-    link = math.inf if machine is None else reduce_bytes_per_s(machine)
+    link = math.inf if machine is None else machine.exchange_bytes_per_s()
     if flags.between is not None:
         link = units.rate("--between", flags.between)
     elif machine is None and devices > 1:

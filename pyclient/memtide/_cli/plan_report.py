@@ -181,9 +181,9 @@ def _least_line(answer: Answer) -> str:
 
 
 def _drive_lines(answer: Answer) -> Iterator[str]:
-    if not answer.drive_bytes_written:
+    if not answer.moved_bytes.drive_written:
         return
-    written = format_size(answer.drive_bytes_written)
+    written = format_size(answer.moved_bytes.drive_written)
     if answer.drive_years is None:
         yield f"drive: {written} written in a step; --ssd-life says for how long it lasts"
     else:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from memtide._node.inspection import LINKS
 from memtide._node.private_daemon import Pools
 from memtide._plan.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
+
+# The daemon predicts from the second iteration on, and plans what stays from the third.
+_SETTLING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +49,44 @@ def planned_pools(plan: Plan, requested: Pools) -> Pools:
 
 def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
     """What was predicted for a step, and what the run's steps were like: the median of their times,
-    and the mean of the bytes that the daemon has moved in one."""
-    answer, machine, busy = plan.answer, plan.machine, plan.answer.busy
-    step_s, steps = summary.typical_seconds(), max(1, summary.iterations)
-    if answer.step_s is None or busy is None or not step_s:
+    and the mean of the bytes that the daemon has moved in one, once they repeat."""
+    answer = plan.answer
+    measured_s = summary.typical_seconds()
+    if not answer.step_s or not measured_s:
         return
-    yield Row(name="step", unit="s", predicted=answer.step_s, measured=step_s)
+    yield Row(name="step", unit="s", predicted=answer.step_s, measured=measured_s)
     tokens = plan.training.tokens()
     yield Row(
         name=f"speed at {plan.training.batch} x {plan.training.sequence} tokens a step",
         unit="tokens/s",
         predicted=tokens / answer.step_s,
-        measured=tokens / step_s,
+        measured=tokens / measured_s,
     )
-    predicted = {
-        "host_to_device_bytes": busy.to_device * machine.to_device_bytes_per_s,
-        "device_to_host_bytes": busy.from_device * machine.from_device_bytes_per_s,
-        "ssd_written_bytes": answer.drive_bytes_written,
-    }
-    names = ("host → device", "device → host", "host → ssd")
-    for name, (link, predicted_bytes) in zip(names, predicted.items(), strict=True):
-        moved_bytes = summary.moved_bytes.get(link, 0) / steps
-        if predicted_bytes or moved_bytes:
-            yield Row(name=name, unit="bytes", predicted=predicted_bytes, measured=moved_bytes)
+    moved, ranks = answer.moved_bytes, plan.choice.ranks
+    measured = _moved_in_a_step(summary)
+    for name, counter, predicted_bytes in (
+        # The daemon counts what the links of all devices carry.
+        ("host → device", "host_to_device_bytes", ranks * moved.to_device),
+        ("device → host", "device_to_host_bytes", ranks * moved.from_device),
+        ("host → ssd", "ssd_written_bytes", moved.drive_written),
+        ("ssd → host", "ssd_read_bytes", moved.drive_read),
+    ):
+        if predicted_bytes or measured[counter]:
+            yield Row(
+                name=name, unit="bytes", predicted=predicted_bytes, measured=measured[counter]
+            )
+
+
+def _moved_in_a_step(summary: Summary) -> Mapping[str, float]:
+    """The first iterations make states and learn what follows: they move more, and are left out if
+    there are others."""
+    settled = [each for each in summary.records if each.first_iteration > _SETTLING]
+    total: Counter[str] = Counter()
+    records = settled or summary.records
+    for record in records:
+        total.update(record.moved_bytes)
+    steps = sum(record.iterations for record in records)
+    return {link: total[link] / max(1, steps) for link in LINKS}
 
 
 def print_comparison(plan: Plan, summary: Summary, console: Console) -> None:

@@ -6,6 +6,17 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Bytes that a step moves: over the links of each device, and from and to the drives that all
+    devices share. Seconds of links follow from them."""
+
+    to_device: float = 0.0
+    from_device: float = 0.0
+    drive_read: float = 0.0
+    drive_written: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Busy:
     """Seconds of a step in which each part of the machine works. They overlap."""
 
@@ -55,5 +66,5 @@ class Answer:
     tokens_per_s: float | None = None
     busy: Busy | None = None
     choice: Choice | None = None
-    drive_bytes_written: float = 0.0  # In a step.
+    moved_bytes: Moved = Moved()
     drive_years: float | None = None  # At that rate, without a pause. None: nothing is written.

@@ -71,6 +71,10 @@ def device(name: str) -> Device:
         memory_bytes_per_s=_value(document, "memory_bytes_per_s"),
         reached_flop=constant(f"reached_flop.{document['family']}"),
         reached_memory=constant("reached_memory"),
+        multiprocessors=int(_value(document, "multiprocessors")),
+        reached_by_older=(
+            constant("attention.older_on_hopper") if document["family"] == "hopper" else 1.0
+        ),
     )
 
 

@@ -23,6 +23,11 @@ class Device:
     # what was measured in their place.
     reached_flop: float = 1.0
     reached_memory: float = 1.0
+    # Its multiprocessors, each of which computes one tile of a product at a time. None: not known.
+    multiprocessors: int | None = None
+    # What kernels of attention reach here that were written for the generation before, of what they
+    # reach there, both as shares of products of matrices.
+    reached_by_older: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +63,13 @@ class Machine:
     # The greatest relative error of its rates: 0.02 where they were measured just before; more
     # where they are from specification sheets. The answer's interval follows from it.
     uncertainty: float = 0.1
+
+    def exchange_bytes_per_s(self) -> float:
+        """What a device sends to others, and what it receives of them, while it does both: on the
+        links between devices, and through the host where there are none."""
+        if self.between_devices_bytes_per_s:
+            return self.between_devices_bytes_per_s
+        rates = [self.to_device_bytes_per_s, self.from_device_bytes_per_s]
+        if self.both_ways_bytes_per_s is not None:
+            rates.append(self.both_ways_bytes_per_s / 2)
+        return min(rates)

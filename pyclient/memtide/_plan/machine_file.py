@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from memtide._plan.machine import Device, Drive, Machine
+from memtide._plan.read_json import dataclass_of, load_json
 from memtide.errors import InvalidArgument
 
 _BESIDE = frozenset(("source", "measured"))
@@ -28,13 +29,7 @@ def default_path() -> Path:
 
 def load(path: Path) -> Machine:
     """The machine that a file describes."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InvalidArgument(f"{path} is not JSON: {error}") from None
-    return machine_of(document, str(path))
+    return machine_of(load_json(path, str(path)), str(path))
 
 
 def load_this() -> Machine:
@@ -64,51 +59,17 @@ def as_json(machine: Machine) -> dict[str, Any]:
 
 def machine_of(document: Any, where: str) -> Machine:
     """The machine of JSON values. `where`: what errors call them."""
-    own = _checked(document, Machine, where)
-    drive = own.get("drive")
-    return Machine(
-        **{
-            **own,
-            "device": Device(**_checked(own["device"], Device, f"{where}: device")),
-            "drive": None if drive is None else Drive(**_checked(drive, Drive, f"{where}: drive")),
-        }
-    )
+    if isinstance(document, dict):
+        document = {name: value for name, value in document.items() if name not in _BESIDE}
+    machine = dataclass_of(Machine, document, where)
+    for part in (machine, machine.device, machine.drive):
+        _check_positive(part, where)
+    return machine
 
 
-def _checked(document: Any, kind: type[Any], where: str) -> dict[str, Any]:
-    """The document, if it has the fields of a dataclass with numbers where the dataclass has."""
-    if not isinstance(document, dict):
-        raise InvalidArgument(f"{where} is no object with the fields of a {kind.__name__}")
-    known = {field.name: field for field in fields(kind)}
-    own = {name: value for name, value in document.items() if name not in _BESIDE}
-    if unknown := next((name for name in own if name not in known), None):
-        raise InvalidArgument(f"{where}: a {kind.__name__} has no '{unknown}'")
-    for name, field in known.items():
-        if name not in own:
-            if field.default is MISSING:
-                raise InvalidArgument(f"{where}: '{name}' is missing")
-        elif not (own[name] == 0 and name in _MAY_BE_ZERO) and not _is_of(
-            own[name], str(field.type)
-        ):
-            raise InvalidArgument(f"{where}: '{name}' is {own[name]!r}, and has to be {field.type}")
-    return own
-
-
-def _is_of(value: Any, annotation: str) -> bool:
-    """Whether a value of JSON is of a field's type. Every number but an uncertainty is positive,
-    which only division would find out otherwise."""
-    if value is None:
-        return "None" in annotation
-    if annotation.startswith("Mapping"):
-        return (
-            isinstance(value, dict) and bool(value) and all(_is_positive(v) for v in value.values())
-        )
-    if annotation == "str":
-        return isinstance(value, str)
-    if annotation.startswith(("float", "int")):
-        return _is_positive(value)
-    return isinstance(value, dict)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+def _check_positive(part: Machine | Device | Drive | None, where: str) -> None:
+    """Only division would find out otherwise."""
+    for name, value in vars(part).items() if part is not None else ():
+        values = value.values() if isinstance(value, Mapping) else (value,)
+        if name not in _MAY_BE_ZERO and (0 in values or not values):
+            raise InvalidArgument(f"{where}: '{name}' is 0, and has to be more")

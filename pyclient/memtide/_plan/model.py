@@ -11,6 +11,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class Product:
+    """A product of a token's activations and a matrix, or `count` equal ones of which `active`
+    compute for a token."""
+
+    inputs: int
+    outputs: int
+    count: int = 1
+    active: int = 1
+    trained: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """`count` equal parts of a model in a row, such as its transformer layers. The embedding and
     the head are blocks of their own, with a count of 1."""
@@ -22,6 +34,12 @@ class Block:
     # A forward pass of one, for a token: two for each multiplication of products of matrices,
     # without those between two activations.
     flop_per_token: float
+    # Its products, one by one. Empty: not known, and they reach what large ones do.
+    products: tuple[Product, ...] = ()
+    # What operations pass of memory beside products and what is saved, for a token: sums of
+    # adapters, and those that plain modules do one by one.
+    beside_forward_bytes_per_token: float = 0.0
+    beside_backward_bytes_per_token: float = 0.0
     # The same for products between activations (attention), for a token and each token that it
     # attends to. A causal model attends to half of the sequence.
     flop_per_token_pair: float = 0.0

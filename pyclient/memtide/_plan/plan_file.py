@@ -1,8 +1,8 @@
 """An answer in a file: what `memtide plan --json` prints and `--output` writes, and what
 `memtide run --plan` reads.
 
-The keys are those of the dataclasses, and stay: "question" has "model", "training" and "machine",
-and "answer" is Answer.
+The keys are those of the dataclasses: "question" has "model", "training" and "machine", and
+"answer" is Answer. "format" is a number that grows when a reader has to know of a change.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from memtide._plan import machine_file
-from memtide._plan.answer import Answer, Busy, Choice
+from memtide._plan.answer import Answer, Choice
 from memtide._plan.machine import Machine
-from memtide._plan.model import Block, Model
+from memtide._plan.model import Model
 from memtide._plan.question import Planned
-from memtide._plan.training import States, Training
+from memtide._plan.read_json import dataclass_of, load_json
+from memtide._plan.training import Training
 from memtide.errors import InvalidArgument
 
+_FORMAT = 1
+# What a file says of a model beside its fields.
+_COUNTED = frozenset(("parameters", "trained_parameters"))
+_WORDS = ("keep", "move", "recompute")
 # With fewer chunks on a device, the daemon opens no session (_node/least_pools.py).
 _LEAST_SLOTS = 4
 
@@ -37,10 +42,9 @@ class Plan:
     def repeated_activations(self) -> tuple[str, ...]:
         """What is chosen for each block that the model repeats, in the order of forward passes:
         "keep", "move" or "recompute". All blocks, where the model repeats none."""
-        blocks = list(self.model.each_block())
-        repeated = [block.count > 1 for block in blocks]
+        repeated = [block.count > 1 for block in self.model.each_block()]
         choices = self.choice.activations
-        if len(choices) != len(blocks) or not any(repeated):
+        if not any(repeated):
             return choices
         return tuple(each for each, is_one in zip(choices, repeated, strict=True) if is_one)
 
@@ -57,9 +61,8 @@ class Plan:
 
     def _staying_bytes_per_token(self) -> float:
         staying = 0.0
-        activations = self.choice.activations
-        for number, block in enumerate(self.model.each_block()):
-            chosen = activations[number] if number < len(activations) else "keep"
+        blocks = self.model.each_block()
+        for block, chosen in zip(blocks, self.choice.activations, strict=True):
             if chosen == "keep":
                 staying += block.saved_bytes_per_token()
             elif chosen == "recompute":
@@ -71,6 +74,7 @@ def as_json(planned: Planned) -> dict[str, Any]:
     """The document of a question and its answer, as JSON values."""
     model = planned.model
     return {
+        "format": _FORMAT,
         "question": {
             "model": {
                 "name": model.name,
@@ -94,36 +98,50 @@ def dumps(planned: Planned) -> str:
 
 def load(path: Path) -> Plan:
     """The plan of a file. InvalidArgument: it is none, or does not fit."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"--plan {path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        document = None
-    try:
-        return _plan_of(document, str(path))
-    except (KeyError, TypeError, AttributeError):
+    where = f"--plan {path}"
+    document = load_json(path, where)
+    writes = f"`memtide plan train.py --output {path}` writes one"
+    if not isinstance(document, dict) or not {"question", "answer"} <= document.keys():
+        raise InvalidArgument(f"{where} is no plan: {writes}")
+    if document.get("format") != _FORMAT:
         raise InvalidArgument(
-            f"--plan {path} is no plan: `memtide plan train.py --output {path}` writes one"
-        ) from None
+            f"{where} is of another release of memtide, whose plans this one does not read: "
+            f"{writes} that it reads"
+        )
+    return _plan_of(document["question"], document["answer"], where)
 
 
-def _plan_of(document: Any, where: str) -> Plan:
-    question, answer = document["question"], document["answer"]
-    if not answer["fits"]:
-        raise InvalidArgument(f"--plan {where} does not fit its machine: {answer['limit']}")
-    training = dict(question["training"])
-    choice = Choice(**{**answer["choice"], "activations": tuple(answer["choice"]["activations"])})
-    model = question["model"]
-    return Plan(
-        model=Model(
-            name=model["name"],
-            blocks=tuple(Block(**block) for block in model["blocks"]),
-            causal=model["causal"],
-            longest_sequence=model["longest_sequence"],
-        ),
-        training=Training(**{**training, "states": States(**training["states"])}),
-        machine=machine_file.machine_of(question["machine"], f"{where}: machine"),
-        answer=Answer(**{**answer, "busy": Busy(**answer["busy"]), "choice": choice}),
-        choice=choice,
+def _plan_of(question: Any, answered: Any, where: str) -> Plan:
+    answer = dataclass_of(Answer, answered, f"{where}: answer")
+    if not answer.fits:
+        raise InvalidArgument(f"{where} does not fit its machine: {answer.limit}")
+    if not isinstance(question, dict):
+        raise InvalidArgument(f"{where}: 'question' has no model, training and machine")
+    model = question.get("model")
+    if isinstance(model, dict):
+        model = {name: value for name, value in model.items() if name not in _COUNTED}
+    plan = Plan(
+        model=dataclass_of(Model, model, f"{where}: model"),
+        training=dataclass_of(Training, question.get("training"), f"{where}: training"),
+        machine=machine_file.machine_of(question.get("machine"), f"{where}: machine"),
+        answer=answer,
+        choice=_checked(answer.choice, where),
     )
+    blocks = sum(block.count for block in plan.model.blocks)
+    if blocks != len(plan.choice.activations):
+        raise InvalidArgument(
+            f"{where}: 'activations' are of {len(plan.choice.activations)} blocks, and the model "
+            f"has {blocks}"
+        )
+    return plan
+
+
+def _checked(choice: Choice | None, where: str) -> Choice:
+    """What a run divides by, and looks up."""
+    if choice is None:
+        raise InvalidArgument(f"{where}: 'choice' is missing")
+    if not choice.chunk_bytes:
+        raise InvalidArgument(f"{where}: 'chunk_bytes' is 0, and has to be more")
+    if unknown := next((word for word in choice.activations if word not in _WORDS), None):
+        raise InvalidArgument(f"{where}: a block does not '{unknown}', but {', '.join(_WORDS)}")
+    return choice

@@ -24,7 +24,7 @@ from memtide.errors import InvalidArgument
 MODELS = Path(__file__).with_name("data") / "models"
 
 _GIB = 2**30
-_MODEL_KEYS = frozenset(("name", "kernels", "lora_rank", "lora_targets"))
+_MODEL_KEYS = frozenset(("name", "kernels", "lora_rank", "lora_targets", "lora_merged"))
 _MACHINE_KEYS = frozenset(("name", "pool_gib", "drives"))
 _TRAINING_KEYS = frozenset(field.name for field in fields(Training))
 _POSITIVE = ("batch", "sequence", "micro_batch")
@@ -59,13 +59,18 @@ def _model(row: Row, document: Mapping[str, Any]) -> Model:
         raise _wrong(row, f"there is no model '{name}' in data/models")
     targets = tuple(document.get("lora_targets", Options().lora_targets))
     return _described(
-        name, str(document.get("kernels", "torch")), document.get("lora_rank", 0), targets
+        name,
+        Options(
+            kernels=str(document.get("kernels", "torch")),
+            lora_rank=document.get("lora_rank", 0),
+            lora_targets=targets,
+            lora_merged=document.get("lora_merged", False),
+        ),
     )
 
 
 @functools.cache
-def _described(name: str, kernels: str, lora_rank: int, lora_targets: tuple[str, ...]) -> Model:
-    options = Options(kernels=kernels, lora_rank=lora_rank, lora_targets=lora_targets)
+def _described(name: str, options: Options) -> Model:
     return from_config(MODELS / f"{name}.json", options).model
 
 

@@ -9,7 +9,8 @@ import pytest
 from memtide._plan.answer import Answer
 from memtide._plan.calibration import constant
 from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.answering import chosen_of_many, is_between
+from memtide._plan.estimate.many import chosen_of_many, is_between
+from memtide._plan.estimate.phases import Part, Phases
 from memtide._plan.estimate.planned import trials_of
 from memtide._plan.estimate.ways import way_of
 from memtide._plan.machine import Device, Drive, Machine
@@ -137,16 +138,17 @@ def test_the_host_that_lacks_memory_is_named_and_a_drive_helps() -> None:
     assert "host memory" in without.limit
     answer = estimate(MODEL, TRAINING, replace(small, drive=DRIVE))
     assert answer.fits
-    assert answer.drive_bytes_written > 0
+    assert answer.moved_bytes.drive_written > 0
     assert answer.drive_years is not None and answer.drive_years > 0
     assert seconds(answer) > seconds(estimate(MODEL, TRAINING, MACHINE))
 
 
 def test_a_micro_batch_is_chosen_where_none_is_given() -> None:
-    answer = estimate(MODEL, replace(TRAINING, micro_batch=None), MACHINE)
+    machine = with_pool(12)
+    answer = estimate(MODEL, replace(TRAINING, micro_batch=None), machine)
     assert answer.choice is not None
     assert answer.choice.micro_batch * answer.choice.accumulation == TRAINING.batch
-    assert seconds(answer) <= 1.02 * seconds(estimate(MODEL, TRAINING, MACHINE))
+    assert seconds(answer) <= 1.02 * seconds(estimate(MODEL, TRAINING, machine))
 
 
 def test_what_activations_do_can_be_fixed() -> None:
@@ -193,7 +195,7 @@ def test_devices_share_the_room_for_what_they_move_to_the_host() -> None:
         for devices in (1, 4)
     )
     states = 16 * MODEL.parameters()
-    room = [trial.question()["host_bytes"] - states for trial in (one, four)]
+    room = [trial.questions()[0]["host_bytes"] - states for trial in (one, four)]
     assert room[0] == pytest.approx(one.pools.host - states)
     assert room[1] == pytest.approx((four.pools.host - states) / 4)
 
@@ -207,12 +209,118 @@ def test_a_system_with_slower_kernels_computes_longer() -> None:
 
 def test_a_step_on_the_host_shares_its_memory_with_drives() -> None:
     machine = replace(MACHINE, drive=replace(DRIVE, read_bytes_per_s=1e12, write_bytes_per_s=1e12))
-    near = estimate(MODEL, TRAINING, machine, system="zero-offload")
+    near = estimate(MODEL, TRAINING, machine, system="patrickstar")
     far = estimate(MODEL, TRAINING, machine, system="zero-infinity")
     assert near.busy is not None and far.busy is not None
     # It reads 16 bytes of the drive for each parameter, and writes 12.
     more = far.busy.optimizer - near.busy.optimizer
     assert more == pytest.approx(28 * MODEL.parameters() / 60e9)
+
+
+def test_collectives_take_their_time_beside_products() -> None:
+    linked = replace(with_pool(80), devices=4, between_devices_bytes_per_s=1e9)
+    training = replace(TRAINING, batch=128)
+    answer = estimate(MODEL, training, linked, system="fsdp")
+    assert answer.busy is not None
+    parts = answer.busy.compute + answer.busy.exchange + answer.busy.optimizer
+    assert seconds(answer) == pytest.approx(parts)
+
+
+def test_a_float32_master_is_gathered_in_the_type_that_computes() -> None:
+    linked = replace(with_pool(80), devices=4, between_devices_bytes_per_s=1e9)
+    exchanged = []
+    for weight in (2, 4):
+        states = replace(TRAINING.states, weight=weight)
+        answer = estimate(MODEL, replace(TRAINING, states=states), linked, system="fsdp")
+        assert answer.busy is not None
+        exchanged.append(answer.busy.exchange)
+    assert exchanged[0] == exchanged[1]
+
+
+def device_bytes(system: str, training: Training) -> int:
+    answer = estimate(MODEL, training, with_pool(80), system=system)
+    assert answer.choice is not None
+    return answer.choice.device_pool_bytes
+
+
+def test_gradients_and_activations_are_not_all_there_at_once() -> None:
+    training = replace(TRAINING, batch=8, activations="recompute")
+    whole = device_bytes("resident", training)
+    states, trained = TRAINING.states, MODEL.trained_parameters()
+    layer = MODEL.blocks[1]
+    tokens = 8 * 1024
+    # As the pass ends: all gradients, and one layer's activations with their gradients.
+    one = (1 + constant("transient_share")) * layer.saved_bytes_per_token() * tokens
+    assert whole == pytest.approx(trained * states.trained() + one)
+    # With a second micro-batch, the first one's sums are there as the next one begins.
+    inputs = LAYERS * layer.input_bytes_per_token * tokens
+    again = device_bytes("resident", replace(training, batch=16))
+    assert again == pytest.approx(trained * states.trained() + one + inputs)
+
+
+def test_a_step_within_the_backward_pass_has_the_gradients_of_one_block() -> None:
+    training = replace(TRAINING, batch=8, activations="recompute")
+    fused = replace(training, states=replace(TRAINING.states, gradient=0))
+    saved = device_bytes("resident", training) - device_bytes("resident", fused)
+    layer = MODEL.blocks[1]
+    inputs = LAYERS * layer.input_bytes_per_token * 8 * 1024
+    others = MODEL.trained_parameters() - max(b.trained_parameters for b in MODEL.blocks)
+    assert saved == pytest.approx(2 * others - inputs)
+    # What layers are given is on the host, which is what the step then has less.
+    moved = device_bytes("activation-offload", fused)
+    assert device_bytes("resident", fused) - moved == pytest.approx(inputs)
+
+
+def test_weights_that_are_cast_on_the_device_are_there_in_float32() -> None:
+    training = replace(TRAINING, batch=1, micro_batch=1, activations="recompute")
+    answer = estimate(MODEL, training, with_pool(80), system="zero-offload")
+    assert answer.choice is not None and answer.busy is not None
+    assert answer.choice.device_pool_bytes == pytest.approx(6 * MODEL.parameters())
+    # They leave for it once the update is done.
+    update = 32 * MODEL.parameters() / 60e9 + 4 * MODEL.parameters() / 20e9
+    assert answer.busy.optimizer == pytest.approx(update)
+
+
+def test_forward_passes_again_are_whole_and_bring_their_weights_again() -> None:
+    training = replace(TRAINING, activations="recompute")
+    once = estimate(MODEL, training, with_pool(80), system="resident").busy
+    whole = estimate(MODEL, training, with_pool(80), system="resident-reentrant").busy
+    assert once is not None and whole is not None
+    assert whole.recompute > 1.1 * once.recompute
+    twice = estimate(MODEL, training, with_pool(80), system="megatrain").busy
+    assert twice is not None
+    assert twice.recompute == pytest.approx(2 * whole.recompute)
+    accumulation = TRAINING.batch // 8
+    assert twice.to_device == pytest.approx(accumulation * 3 * 2 * MODEL.parameters() / 20e9)
+
+
+def test_the_last_group_of_a_step_in_the_backward_pass_comes_after_it() -> None:
+    stages = Part(compute=6.0, drive_read=2.0, optimizer=8.0, drive_written=4.0)
+    made = Phases(
+        forward=Part(compute=3.0),
+        backward=stages,
+        step=Part(),
+        recompute_s=0.0,
+        summed=Part(),
+        accumulation=1,
+        step_in_backward=True,
+    )
+    assert made.seconds() == 3 + 8
+    # With twelve groups, the slowest stage waits for the first, and the others have the last.
+    assert replace(made, groups=12).seconds() == 3 + 8 + (6 + 2 + 4) / 12
+
+
+def test_chunks_for_which_the_host_has_no_room_are_on_devices() -> None:
+    training = replace(TRAINING, activations="recompute")
+    small = replace(with_pool(80), host_memory_bytes=8 * GIB)
+    assert not estimate(MODEL, training, small, system="gemini").fits
+    answer = estimate(MODEL, training, small, system="patrickstar")
+    ample = estimate(MODEL, training, with_pool(80), system="patrickstar")
+    assert answer.choice is not None and ample.choice is not None
+    missing = ample.choice.host_pool_bytes - answer.choice.host_pool_bytes
+    assert missing > 0
+    more = answer.choice.device_pool_bytes - ample.choice.device_pool_bytes
+    assert more == pytest.approx(missing)
 
 
 def test_phases_are_less_sure_than_the_engine() -> None:
@@ -265,16 +373,28 @@ def test_machines_between_two_that_choose_alike_choose_as_they_do() -> None:
     hosts = [gib * GIB for gib in range(48, 65)]
     machines = [replace(with_pool(12), name=f"{host}", host_memory_bytes=host) for host in hosts]
     trials = [trials_of(MODEL, training, machine, way_of("memtide")) for machine in machines]
-    chosen = chosen_of_many(trials)
+    chosen, looked = chosen_of_many(trials)
+    assert looked == [0, 16]
     assert [trial.machine for trial in chosen] == machines
     assert {(trial.accumulation, trial.step_on) for trial in chosen} == {
         (chosen[0].accumulation, chosen[0].step_on)
     }
     # One that is not between is looked at by itself: where all fits, one micro-batch is best.
     trials[8] = trials_of(MODEL, training, with_pool(80), way_of("memtide"))
-    other = chosen_of_many(trials)[8]
-    assert other.machine == with_pool(80)
-    assert other.accumulation < chosen[0].accumulation
+    others, looked = chosen_of_many(trials)
+    assert others[8].machine == with_pool(80) and 8 in looked
+    assert others[8].accumulation < chosen[0].accumulation
+
+
+def test_a_row_of_machines_is_answered_as_each() -> None:
+    hosts = [gib * GIB for gib in range(14, 48, 2)]
+    machines = [replace(with_pool(3), host_memory_bytes=host, drive=DRIVE) for host in hosts]
+    row = estimate_all(MODEL, TRAINING, machines)
+    for machine, answer in list(zip(machines, row, strict=True))[1:-1:5]:
+        (alone,) = estimate_all(MODEL, TRAINING, [machine])
+        assert alone.low_s is not None and alone.high_s is not None
+        assert alone.low_s < seconds(answer) < alone.high_s
+        assert answer.least_host_bytes == alone.least_host_bytes
 
 
 @pytest.mark.parametrize(
@@ -308,7 +428,7 @@ def test_mlp_offload_saves_the_gradients_way_to_the_drive_and_back() -> None:
     machine = replace(MACHINE, drive=DRIVE)
     zero = estimate(MODEL, TRAINING, machine, system="zero-infinity")
     mlp = estimate(MODEL, TRAINING, machine, system="mlp-offload")
-    assert zero.drive_bytes_written - mlp.drive_bytes_written == pytest.approx(
+    assert zero.moved_bytes.drive_written - mlp.moved_bytes.drive_written == pytest.approx(
         4 * 4 * MODEL.parameters()  # Bytes, in each of four micro-batches.
     )
     assert seconds(mlp) < seconds(zero)
@@ -370,3 +490,9 @@ def test_a_machine_without_a_device_trains_in_host_memory_and_on_its_drive() -> 
     assert whole.choice is not None
     assert whole.choice.ssd_pool_bytes == 0
     assert seconds(whole) < seconds(answer)
+
+
+def test_a_model_without_a_block_that_is_computed_again_keeps_all() -> None:
+    ends = replace(MODEL, blocks=(MODEL.blocks[0], MODEL.blocks[2]))
+    answer = estimate(ends, TRAINING, with_pool(40))
+    assert answer.choice is not None and answer.choice.activations == ("keep", "keep")

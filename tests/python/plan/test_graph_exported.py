@@ -36,6 +36,7 @@ def test_times_are_flops_by_a_rate_and_states_those_of_parameters() -> None:
     trained, frozen = 64 * 128 + 2 * 128, 64 * 128
     held = sum(op.state_bytes for op in graph.operators)
     assert held == trained * 12 + frozen * 2
+    assert sum(op.gradient_bytes for op in graph.operators) == trained * 2
     (last,) = [op for number, op in enumerate(graph.operators) if not graph.readers[number]]
     assert last.output_bytes == 16 * 128 * 4
     # Each branch can have a device of its own.
@@ -48,6 +49,7 @@ def test_inference_has_weights_alone() -> None:
     assert sum(op.backward_s for op in graph.operators) == 0
     assert sum(op.state_bytes for op in graph.operators) == 4 * 2 * (64 * 128 + 128)
     assert sum(op.saved_bytes for op in graph.operators) == 0
+    assert sum(op.gradient_bytes for op in graph.operators) == 0
 
 
 def test_a_module_that_torch_cannot_export_is_named() -> None:

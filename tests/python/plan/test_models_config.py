@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,44 @@ def test_layers_save_what_another_system_publishes(name: str, kib: float, tmp_pa
     layer = _layer(_described(tmp_path, values, Options(kernels="fused")))
     saved = layer.saved_bytes_per_token() - layer.input_bytes_per_token
     assert saved / 1024 == pytest.approx(kib, abs=0.02)
+
+
+def test_a_loss_in_pieces_has_all_logits_in_the_compute_type(tmp_path: Path) -> None:
+    heads = [
+        _described(tmp_path, _LLAMA_3_8B, Options(kernels=kernels)).blocks[-1]
+        for kernels in ("torch", "pieces", "fused")
+    ]
+    whole, pieces, fused = (head.rest_bytes_per_token for head in heads)
+    assert (whole - pieces, pieces - fused) == (2 * 128256, 2 * 128256)
+
+
+def test_adapters_pass_memory_beside_their_products_unless_they_are_merged(tmp_path: Path) -> None:
+    options = Options(lora_rank=8, lora_targets=("q", "down"))
+    plain, merged = (
+        _layer(_described(tmp_path, _LLAMA_3_8B, o))
+        for o in (options, replace(options, lora_merged=True))
+    )
+    inputs, results = 4096 + 14336, 2 * 4096
+    assert plain.beside_forward_bytes_per_token == 2 * 3 * results
+    assert plain.beside_backward_bytes_per_token == 2 * (3 * inputs + 2 * results)
+    assert merged.beside_forward_bytes_per_token == 0
+    assert merged.beside_backward_bytes_per_token == 2 * 2 * (inputs + results)
+    # The products are those of seven frozen matrices, and two for each adapter.
+    assert [product.trained for product in plain.products] == [False] * 7 + [True] * 4
+    assert (plain.products[7].outputs, plain.products[8].inputs) == (8, 8)
+    assert len(merged.products) == 7
+
+
+def test_plain_modules_pass_memory_for_each_operation(tmp_path: Path) -> None:
+    torch, plain = (
+        _layer(_described(tmp_path, _LLAMA_3_8B, Options(kernels=kernels)))
+        for kernels in ("torch", "plain")
+    )
+    assert torch.beside_forward_bytes_per_token == 0
+    # Two norms, and rotary embeddings of 32 heads of queries and 8 of keys.
+    one_by_one = 2 * 16 * 4096 + 44 * 40 * 128
+    assert plain.beside_forward_bytes_per_token == one_by_one
+    assert plain.beside_backward_bytes_per_token == 2 * one_by_one
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from memtide.errors import InvalidArgument
 
 _MIB = 2**20
 _GPT = REPOSITORY / "bench" / "traces" / "gpt.trace.gz"
+_TOKENS = Options(batch=4, sequence=8)
+_HERE = replace(_TOKENS, computes_here=True)
 
 
-def _moments() -> list[bytes]:
+def _moments(again: bool = False) -> list[bytes]:
     """Two iterations, of 100 ms each, that are alike: an embedding, three layers and a head, which
-    shares its chunk with the third layer."""
+    shares its chunk with the third layer. `again`: a layer is computed again in its backward pass,
+    from its 5th to its 10th ms."""
     moments = []
     for start in (0, 100):
         forward = [("embed", 0, (0,)), ("layers.0.mlp", 2, (1,)), ("layers.1.mlp", 12, (2,))]
@@ -36,15 +40,22 @@ def _moments() -> list[bytes]:
             build.moment(build.BACKWARD, name, start + at, (chunk, build.WRITE))
             for name, at, chunk in backward
         ]
+        if again:
+            into = len(moments) - 2
+            moments[into:into] = [
+                build.moment(build.FORWARD, "layers.1.mlp", start + 55, (2, build.READ)),
+                build.moment(build.BACKWARD, "layers.1.mlp", start + 60, (5, build.WRITE)),
+            ]
         moments.append(build.moment(build.STEP, "AdamW", start + 80, (6, build.WRITE)))
     return moments
 
 
-def _trace(profile: Mapping[str, Any] | None = None) -> bytes:
+def _trace(profile: Mapping[str, Any] | None = None, *, again: bool = False) -> bytes:
     kinds = [1, 1, 1, 1, 2, 2, 3]  # Parameters, gradients, the optimizer's states.
+    moments = _moments(again)
     raw = build.trace(
-        _moments(),
-        iteration_ends=[11, 22],
+        moments,
+        iteration_ends=[len(moments) // 2, len(moments)],
         chunks=[build.chunk(number, 900 + number, kind) for number, kind in enumerate(kinds)],
         stalls=[build.stall(113, 4, build.SSD)],
     )
@@ -75,8 +86,7 @@ _PROFILE = {
 
 
 def test_blocks_have_their_chunks_and_times(tmp_path: Path) -> None:
-    options = Options(batch=4, sequence=8)
-    described = from_trace(_file(tmp_path, _trace(_PROFILE)), options)
+    described = from_trace(_file(tmp_path, _trace(_PROFILE)), _HERE)
     embedding, layers, head = described.model.blocks
     assert (embedding.name, layers.name, layers.count, head.name) == (
         "embedding",
@@ -100,8 +110,7 @@ def test_blocks_have_their_chunks_and_times(tmp_path: Path) -> None:
 
 
 def test_saved_bytes_are_those_of_all_micro_batches(tmp_path: Path) -> None:
-    options = Options(batch=4, sequence=8)
-    _, layers, head = from_trace(_file(tmp_path, _trace(_PROFILE)), options).model.blocks
+    _, layers, head = from_trace(_file(tmp_path, _trace(_PROFILE)), _TOKENS).model.blocks
     assert layers.input_bytes_per_token == 2 * 4096 / 32
     assert layers.attention_bytes_per_token == 2 * 512 / 32
     assert layers.rest_bytes_per_token == 2 * 8192 / 32
@@ -109,21 +118,38 @@ def test_saved_bytes_are_those_of_all_micro_batches(tmp_path: Path) -> None:
     assert head.rest_bytes_per_token == 2048 / 32
 
 
+def test_what_is_computed_again_counts_once(tmp_path: Path) -> None:
+    layers, again = (
+        from_trace(_file(tmp_path, raw), _HERE).model.blocks[1]
+        for raw in (_trace(_PROFILE), _trace(_PROFILE, again=True))
+    )
+    assert again.parameters == layers.parameters
+    assert again.forward_s_per_token == layers.forward_s_per_token
+    assert again.backward_s_per_token == pytest.approx(3 * 0.014 / 3 / 32 - 0.005 / 3 / 32)
+
+
+def test_times_are_those_of_the_processor_that_recorded_them(tmp_path: Path) -> None:
+    described = from_trace(_file(tmp_path, _trace(_PROFILE)), _TOKENS)
+    assert all(block.forward_s_per_token is None for block in described.model.blocks)
+    assert "the trace's own times are not used" in " ".join(described.notes)
+    here = from_trace(_file(tmp_path, _trace(_PROFILE)), _HERE)
+    assert "it has to be of this machine" in " ".join(here.notes)
+
+
 def test_a_trace_without_tokens_or_a_profile_says_so(tmp_path: Path) -> None:
-    described = from_trace(_file(tmp_path, _trace()))
-    assert (described.batch, described.sequence) == (1, 1)
+    with pytest.raises(InvalidArgument, match="say so with --batch and --sequence"):
+        from_trace(_file(tmp_path, _trace()), Options(batch=4))
+    described = from_trace(_file(tmp_path, _trace()), _TOKENS)
     assert [block.name for block in described.model.blocks] == ["embedding", "layers", "head"]
     assert described.model.blocks[1].saved_bytes_per_token() == 0
-    notes = " ".join(described.notes)
-    assert "one token is a whole iteration" in notes
-    assert "no profile of activations" in notes
+    assert "no profile of activations" in " ".join(described.notes)
 
 
 def test_a_recorded_trace_has_about_the_parameters_of_its_script() -> None:
     # examples/train_gpt.py --layers=8 --width=384 --context=64. Chunks are not full.
     layer = 12 * 384**2 + 13 * 384
     parameters = 8 * layer + (256 + 64 + 256 + 2) * 384
-    described = from_trace(_GPT)
+    described = from_trace(_GPT, _TOKENS)
     assert parameters <= described.model.parameters() <= 1.05 * parameters
     assert described.states is not None
     assert described.states.optimizer == pytest.approx(8, rel=0.05)
@@ -136,4 +162,4 @@ def test_what_is_no_trace_of_an_iteration_is_one_line(tmp_path: Path) -> None:
         from_trace(_file(tmp_path, build.trace(_moments())))
     without = build.trace(_moments(), iteration_ends=[11])
     with pytest.raises(InvalidArgument, match="no forward pass that reads parameters"):
-        from_trace(_file(tmp_path, without))
+        from_trace(_file(tmp_path, without), _TOKENS)

@@ -1,8 +1,8 @@
-"""The commands of docs/plan.md, and what they print.
+"""The commands of the pages on plans, and what they print.
 
     PYTHONPATH=pyclient:tests/python/testing python tests/python/testing/documented_plans.py
 
-writes what they print now into the page.
+writes what they print now into the pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import REPOSITORY, Cli
 
-PAGE = REPOSITORY / "docs" / "plan.md"
+PAGES = (REPOSITORY / "docs" / "plan.md", REPOSITORY / "docs" / "plan_devices.md")
 _FOLDER = REPOSITORY / "docs" / "plan"
 # A command, whose line may go on after a backslash, and what stands below it in its block.
 _EXAMPLE = re.compile(r"^\$ memtide (plan (?:.*\\\n)*.*)\n((?:(?!```|\$ ).*\n)*)", re.MULTILINE)
@@ -42,4 +42,5 @@ def _arguments(command: str) -> list[str]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as home:
-        PAGE.write_text(rewritten(PAGE.read_text("utf-8"), Cli(Path(home))), encoding="utf-8")
+        for path in PAGES:
+            path.write_text(rewritten(path.read_text("utf-8"), Cli(Path(home))), encoding="utf-8")

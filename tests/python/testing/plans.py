@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtide._plan.answer import Answer, Busy, Choice
+from memtide._plan.answer import Answer, Busy, Choice, Moved
 from memtide._plan.machine import Device, Drive, Machine
 from memtide._plan.model import Block, Model
 from memtide._plan.question import Planned
@@ -88,7 +88,7 @@ def planned(middle: tuple[str, ...] = ("keep",) * BLOCKS, *, device_pool_bytes: 
                 ssd_pool_bytes=64 * MIB,
                 activations=("keep", *middle, "keep"),
             ),
-            drive_bytes_written=float(40 * MIB),
+            moved_bytes=Moved(drive_read=float(48 * MIB), drive_written=float(40 * MIB)),
             drive_years=None,
         ),
     )

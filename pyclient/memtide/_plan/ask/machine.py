@@ -13,14 +13,13 @@ from pathlib import Path
 
 from memtide._plan import catalogue, machine_file
 from memtide._plan.ask import units
-from memtide._plan.ask.words import MachineWords
+from memtide._plan.ask.words import THIS, MachineWords
 from memtide._plan.machine import Drive, Machine
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
 
 # A rate without "/s", or a rate without any unit: no drive has such a name.
 _AMOUNT = re.compile(r"[\d.]+\s*([kKmMgGtT]i?[bB]?)?")
-_THIS = "this"
 _NONE = "none"
 # A drive of which only the speed is known.
 _USUAL_DRIVE_BYTES = 2e12
@@ -57,7 +56,7 @@ def _named(words: MachineWords) -> Machine:
             "on which machine? --gpu rtx4090 --host-memory 64GiB, or --machine with a name of the "
             "catalogue, a file, or `this`"
         )
-    if words.machine == _THIS:
+    if words.machine == THIS:
         return machine_file.load_this()
     if words.machine.endswith(".json"):
         return machine_file.load(Path(words.machine))

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The name of the machine that this is, as it was measured.
+THIS = "this"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MachineWords:

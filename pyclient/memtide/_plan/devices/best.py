@@ -5,27 +5,42 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from memtide._plan.answer import Answer
+from memtide._plan.answer import Choice
 from memtide._plan.devices.pipelines import Pipelines
-from memtide._plan.devices.shards import STAGES, Sharded
-from memtide._plan.devices.ways import DevicesPlan, Way
+from memtide._plan.devices.ways import DevicesPlan, Way, passes
 from memtide._plan.estimate import estimate
+from memtide._plan.estimate.ways import way_of
 from memtide._plan.estimate.work import Rates, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
 
+# Data parallel ways, and the system of estimate/ways.py that has each: memtide, and those of fixed
+# rules, with states whole on each device, in shards on devices, and in shards elsewhere.
+SYSTEMS = {
+    "one device": "memtide",
+    "shared on the host": "memtide",
+    "replicas": "ddp",
+    "zero-1": "zero-1",
+    "zero-2": "zero-2",
+    "zero-3": "fsdp",
+    "zero-2 offload": "zero-offload",
+    "zero-3 offload": "deepspeed-cpu",
+    "zero-infinity": "zero-infinity",
+    "zero-infinity, weights too": "zero-infinity-weights",
+}
+_PLACES = {"device": "on devices", "host": "in host memory", "drive": "on drives"}
+
 
 def best(model: Model, training: Training, machine: Machine) -> DevicesPlan:
     """Compares one device, data parallel with equal bytes once on the host (as memtide shares
-    them), data parallel with states on devices whole and in shards, and pipelines.
+    them), the ways of SYSTEMS, and pipelines.
 
     Errors are those of estimate(). Pure but for the process in which that plans."""
-    ways = [_estimated("one device", model, training, replace(machine, devices=1))]
+    one, *several = SYSTEMS
+    ways = [as_planned(one, model, training, replace(machine, devices=1))]
     if machine.devices > 1:
-        ways.append(_estimated("shared on the host", model, training, machine))
-        sharded = Sharded(model=model, training=training, machine=machine)
-        ways += [sharded.way(stage) for stage in STAGES]
+        ways += [as_planned(name, model, training, machine) for name in several]
         pipelines = Pipelines(model=model, training=training, machine=machine)
         for schedule in ("1f1b", "2bw"):
             ways += [pipelines.way(schedule, beside=beside) for beside in (False, True)]
@@ -46,9 +61,11 @@ def bound_s(model: Model, training: Training, machine: Machine) -> float:
     return compute_s / machine.devices
 
 
-def _estimated(name: str, model: Model, training: Training, machine: Machine) -> Way:
-    answer = estimate(model, training, machine)
-    if not answer.fits:
+def as_planned(name: str, model: Model, training: Training, machine: Machine) -> Way:
+    """A way of SYSTEMS, as estimate() answers for its system."""
+    answer = estimate(model, training, machine, system=SYSTEMS[name])
+    choice, busy = answer.choice, answer.busy
+    if not answer.fits or choice is None or busy is None:
         return Way(
             name=name,
             detail="",
@@ -56,21 +73,29 @@ def _estimated(name: str, model: Model, training: Training, machine: Machine) ->
             limit=answer.limit,
             device_bytes=answer.least_device_bytes,
         )
+    again = set(choice.activations) == {"recompute"}
     return Way(
         name=name,
-        detail=_detail(answer),
+        detail=f"{passes(choice.accumulation, choice.micro_batch, recomputed=again)}; "
+        f"{_places(SYSTEMS[name], choice)}",
         fits=True,
         step_s=answer.step_s,
-        device_bytes=answer.choice.device_pool_bytes if answer.choice else None,
-        exchange_s=answer.busy.exchange if answer.busy else 0.0,
+        device_bytes=choice.device_pool_bytes,
+        host_bytes=choice.host_pool_bytes,
+        drive_bytes=choice.ssd_pool_bytes,
+        exchange_s=busy.exchange,
     )
 
 
-def _detail(answer: Answer) -> str:
-    choice = answer.choice
-    if choice is None:
-        return "no choice"
-    return (
-        f"{choice.accumulation} micro-batches of {choice.micro_batch}, "
-        f"optimizer on the {choice.optimizer_on}"
-    )
+def _places(system: str, choice: Choice) -> str:
+    """Where a system has its states, and where it steps."""
+    way, step = way_of(system), f"optimizer on the {choice.optimizer_on}"
+    if way.planned:
+        return step
+    states = {"weights": way.weights, "gradients": way.gradients, "moments": way.optimizer}
+    if len(set(states.values())) == 1:
+        named = [f"all states {_PLACES[way.weights]}"]
+    else:
+        at = {place: [name for name in states if states[name] == place] for place in _PLACES}
+        named = [f"{' and '.join(at[place])} {_PLACES[place]}" for place in at if at[place]]
+    return "; ".join(named if way.step == "device" else [*named, step])

@@ -16,15 +16,14 @@ from memtide._pipeline_plan.inputs import Devices, Layer, Seconds
 from memtide._pipeline_plan.plan import Plan, plan
 from memtide._pipeline_plan.schedules import SCHEDULES
 from memtide._pipeline_plan.search import Fixed, least_memory, shapes
-from memtide._plan.devices.shards import reduce_bytes_per_s
-from memtide._plan.devices.ways import Way
+from memtide._plan.devices.ways import Way, passes
+from memtide._plan.estimate.limits import NO_ROOM, Need, limit_of
 from memtide._plan.estimate.pools import device_pool
 from memtide._plan.estimate.question import step_bytes
 from memtide._plan.estimate.work import Rates, Work, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
-from memtide._util.sizes import format_size
 from memtide.errors import InvalidArgument, ResourceExhausted
 
 # The planner's time grows with the square of the number of layers.
@@ -46,9 +45,9 @@ class Pipelines:
         same_losses = schedule == "1f1b"
         layers, trained = self._layers()
         devices = self._devices()
-        most = devices.count // 2 if beside else 1
+        widths = range(2, max(2, devices.count // 2) + 1) if beside else range(1, 2)
         plans = []
-        for width in range(2 if beside else 1, most + 1):
+        for width in widths:
             for depth in range(2, min(len(layers), devices.count // width) + 1):
                 fixed = Fixed(width=width, depth=depth, micro_batch=self.training.micro_batch)
                 try:
@@ -59,15 +58,14 @@ class Pipelines:
                     continue  # There is none, or none that fits: see _limit().
                 plans.append((found.seconds + self._optimizer_s(found, trained), found))
         if not plans:
-            limit = self._limit(layers, schedule, range(2 if beside else 1, most + 1))
+            limit = self._limit(layers, schedule, widths)
             return Way(name=name, detail="", fits=False, limit=limit, same_losses=same_losses)
         step_s, best = min(plans, key=lambda pair: pair[0])
         shape = best.shape
-        again = ", recomputed" if shape.recompute else ""
+        divided = passes(shape.micro_batches, shape.micro_batch, recomputed=shape.recompute)
         return Way(
             name=name,
-            detail=f"width {shape.width} x depth {shape.depth}, {shape.micro_batches} micro-batches"
-            f" of {shape.micro_batch}{again}",
+            detail=f"width {shape.width} x depth {shape.depth}, {divided}",
             fits=True,
             step_s=step_s,
             device_bytes=max(memory.total() for memory in best.memory),
@@ -89,20 +87,19 @@ class Pipelines:
             )
             if shape.depth > 1
         ]
+        if not candidates and 2 * widths[0] > devices.count:
+            return f"It needs {2 * widths[0]} devices at least, and there are {devices.count}."
         if not candidates:
             return (
-                f"{devices.count} devices, {len(layers)} layers or batches of "
-                f"{self.training.batch} are too few for it."
+                f"A step of {self.training.batch} sequences and {len(layers)} groups of blocks "
+                "cannot be divided so."
             )
         *_, least = least_memory(Sums(layers), devices, candidates)
-        return (
-            f"A device needs {format_size(least)} at least, and "
-            f"{format_size(devices.memory_bytes())} can be had."
-        )
+        return limit_of([Need("device memory", least, devices.memory_bytes())]) or NO_ROOM
 
     def _devices(self) -> Devices:
         machine = self.machine
-        rate = f"{int(reduce_bytes_per_s(machine))}B/s"
+        rate = f"{int(machine.exchange_bytes_per_s())}B/s"
         return Devices(
             count=machine.devices,
             memory=f"{max(1, int(device_pool(machine)))}B",

@@ -15,12 +15,20 @@ class Way:
     name: str
     detail: str  # How, in a few words.
     fits: bool
-    limit: str = ""  # Why it does not fit.
+    limit: str = ""  # Why it does not fit, in a sentence.
     step_s: float | None = None  # None where it does not fit.
     device_bytes: float | None = None  # The most that one device needs. None: not known.
-    exchange_s: float = 0.0  # The part in which devices send each other bytes; it may overlap.
+    host_bytes: float = 0.0  # For states and activations of all devices, as drive_bytes.
+    drive_bytes: float = 0.0
+    exchange_s: float = 0.0  # The part in which links between devices work; it may overlap.
     # False: gradients are those of older weights, so that losses are not those of one device.
     same_losses: bool = True
+
+
+def passes(micro_batches: int, samples: int, *, recomputed: bool) -> str:
+    """How a step is divided, for a way's detail."""
+    count = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
+    return f"{count} of {samples}{', recomputed' if recomputed else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +57,11 @@ class DevicesPlan:
         lines = [f"{devices}; compute divided among them: {self.bound_s:.3g} s a step"]
         for way in self.ways:
             if way.step_s is None:
-                lines.append(f"  {way.name}: does not fit. {way.limit}")
+                lines.append(f"  {way.name}: {way.limit}")
                 continue
             held = "" if way.device_bytes is None else f", {format_size(way.device_bytes)} a device"
+            held += f", {format_size(way.host_bytes)} of the host" if way.host_bytes else ""
+            held += f", {format_size(way.drive_bytes)} of drives" if way.drive_bytes else ""
             mark = " <- chosen" if way is self.choice else ""
             other = "" if way.same_losses else ", other losses"
             lines.append(f"  {way.name}: {way.step_s:.3g} s{held}{other} ({way.detail}){mark}")

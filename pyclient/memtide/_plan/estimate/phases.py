@@ -1,21 +1,24 @@
 """What the phases of a step take in systems that stream states by fixed rules.
 
-In each phase the device computes while links, drives, which read and write at once, and other
-devices move what it needs, so that the slowest of them decides. All is for one device; drives and
-the host's memory are shared.
+In each phase the device computes while links and drives, which read and write at once, move what
+it needs, so that the slowest of them decides. Collectives are kernels on the device's own
+multiprocessors, and take as long besides. All is for one device; drives and the host's memory are
+shared.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memtide._plan.answer import Busy
+from memtide._plan.answer import Busy, Moved
 from memtide._plan.estimate.question import step_bytes
 from memtide._plan.estimate.ways import Way
 from memtide._plan.estimate.work import Rates, Work
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
+from memtide._plan.models.described import element_bytes
 from memtide._plan.training import Training
 
 
@@ -33,7 +36,15 @@ class Part:
 
     def seconds(self) -> float:
         """What the phase takes."""
-        return float(max(vars(self).values()))
+        device = self.compute + self.exchange
+        return float(max(device, *vars(self).values()))
+
+    def filling_s(self, groups: int) -> float:
+        """What the phase takes besides where its stages work on this number of groups, one after
+        another: the slowest waits for the first group, and the others have the last one after it.
+        """
+        stages = (self.compute, self.drive_read, self.optimizer, self.drive_written)
+        return (sum(stages) - max(stages)) / groups
 
     def with_(self, other: Part) -> Part:
         """Both at once."""
@@ -46,27 +57,27 @@ class Phases:
 
     forward: Part
     backward: Part
+    summed: Part  # The sums of gradients that the last backward pass has beside, of a whole step.
     step: Part
     recompute_s: float  # For one micro-batch, a part of `backward`.
-    drive_bytes_written: float  # By one step.
     accumulation: int
     step_in_backward: bool
+    # A step in the backward pass takes this number of groups of parameters, each whole.
+    groups: int | None = None
 
     def seconds(self) -> float:
         """All phases."""
-        passes = self.forward.seconds() + self.backward.seconds()
-        if not self.step_in_backward:
-            return self.accumulation * passes + self.step.seconds()
-        last = self.forward.seconds() + self.backward.with_(self.step).seconds()
-        return (self.accumulation - 1) * passes + last
+        last = self.backward.with_(self.summed)
+        after_s = 0.0 if self.step_in_backward else self.step.seconds()
+        if self.step_in_backward:
+            last = last.with_(self.step)
+            after_s = last.filling_s(self.groups) if self.groups else 0.0
+        backward_s = (self.accumulation - 1) * self.backward.seconds() + last.seconds()
+        return self.accumulation * self.forward.seconds() + backward_s + after_s
 
     def busy(self) -> Busy:
         """By part of the machine."""
-
-        def total(name: str) -> float:
-            passes = getattr(self.forward, name) + getattr(self.backward, name)
-            return float(self.accumulation * passes + getattr(self.step, name))
-
+        total = self._total
         return Busy(
             compute=total("compute"),
             recompute=self.accumulation * self.recompute_s,
@@ -77,6 +88,21 @@ class Phases:
             exchange=total("exchange"),
             waits=max(0.0, self.seconds() - total("compute")),
         )
+
+    def moved_bytes(self, machine: Machine) -> Moved:
+        """What passes the links and drives of the machine whose phases these are."""
+        drive = machine.drive
+        return Moved(
+            to_device=self._total("to_device") * machine.to_device_bytes_per_s,
+            from_device=self._total("from_device") * machine.from_device_bytes_per_s,
+            drive_read=self._total("drive_read") * drive.read_bytes_per_s if drive else 0.0,
+            drive_written=self._total("drive_written") * drive.write_bytes_per_s if drive else 0.0,
+        )
+
+    def _total(self, name: str) -> float:
+        passes = getattr(self.forward, name) + getattr(self.backward, name)
+        once = getattr(self.summed, name) + getattr(self.step, name)
+        return float(self.accumulation * passes + once)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +117,9 @@ class Setting:
     rates: Rates
     accumulation: int
 
-    def shares(self) -> int:
-        """In how many parts states are divided."""
-        return self.machine.devices if self.way.sharded else 1
+    def shares(self, stage: int) -> int:
+        """In how many parts the states are divided that ZeRO divides from this stage on."""
+        return self.machine.devices if self.way.stage >= stage else 1
 
 
 def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float) -> Phases:
@@ -102,7 +128,9 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
     works, machine, way = setting.works, setting.machine, setting.way
     saved = moved_bytes(setting, moved)
     again = recomputed * sum(
-        work.block.count * work.recompute_s for work in works if work.block.recomputable
+        work.block.count * (way.forwards_again * work.forward_s or work.recompute_s)
+        for work in works
+        if work.block.recomputable
     )
     weights = _weights(setting)
     swapped = to_drive * saved * machine.devices
@@ -114,90 +142,129 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
             drive_written=swapped / drive.write_bytes_per_s if drive else 0.0,
         )
     )
-    backward = weights.with_(_gradients(setting)).with_(
-        Part(
-            compute=sum(work.block.count * work.backward_s for work in works) + again,
-            to_device=saved / machine.to_device_bytes_per_s,
-            drive_read=swapped / drive.read_bytes_per_s if drive else 0.0,
+    for _ in range(1, way.forwards_again):
+        weights = weights.with_(_weights(setting))
+    # Whole gradients on the device are summed once, when all micro-batches have added theirs.
+    is_whole = way.gradients == "device" and way.stage < 2
+    summed = _summed(setting)
+    each, once = (Part(), summed) if is_whole else (summed, Part())
+    backward = (
+        weights.with_(each)
+        .with_(_leaving(setting))
+        .with_(
+            Part(
+                compute=sum(work.block.count * work.backward_s for work in works) + again,
+                to_device=saved / machine.to_device_bytes_per_s,
+                drive_read=swapped / drive.read_bytes_per_s if drive else 0.0,
+            )
         )
     )
-    trained = setting.model.trained_parameters()
-    written = way.drive_gradients * setting.accumulation + way.drive_written
     return Phases(
         forward=forward,
         backward=backward,
+        summed=once,
         step=_step(setting),
         recompute_s=again,
-        drive_bytes_written=trained * written + swapped * setting.accumulation,
         accumulation=setting.accumulation,
         step_in_backward=way.step_in_backward,
+        groups=_groups(setting),
     )
 
 
+def _groups(setting: Setting) -> int | None:
+    if setting.way.group is None:
+        return None
+    return math.ceil(setting.model.trained_parameters() / setting.way.group)
+
+
 def moved_bytes(setting: Setting, moved: float) -> float:
-    """What leaves the device in one micro-batch: a share of what blocks save and, where blocks
-    compute in pieces, what the other ones were given."""
+    """What leaves the device in one micro-batch: a share of what blocks save and, where inputs are
+    on the host, what the other ones were given."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     inputs = sum(work.block.count * work.input_bytes for work in setting.works)
-    return moved * saved + ((1 - moved) * inputs if setting.way.in_pieces else 0.0)
+    moves = setting.way.in_pieces or setting.way.moves_inputs
+    return moved * saved + ((1 - moved) * inputs if moves else 0.0)
 
 
 def _weights(setting: Setting) -> Part:
     """Weights for one pass over all blocks: each device's share comes from its place, the other
     shares from other devices."""
-    machine, way, shares = setting.machine, setting.way, setting.shares()
-    size = setting.model.parameters() * setting.training.states.weight
+    machine, way, shares = setting.machine, setting.way, setting.shares(3)
+    training = setting.training
+    # A float32 master is gathered in the type that computes.
+    each = min(training.states.weight, element_bytes(training.compute_type))
+    size = setting.model.parameters() * each
     brought = size / shares if way.weights != "device" else 0.0
-    others = size - size / shares
-    between = machine.between_devices_bytes_per_s
-    if between is None:
-        brought += others
-    drive = 0.0
-    if way.weights == "drive" and machine.drive is not None:
-        drive = size / machine.drive.read_bytes_per_s
-    return Part(
-        to_device=brought / machine.to_device_bytes_per_s,
-        drive_read=drive,
-        exchange=others / between if between is not None else 0.0,
+    drive = machine.drive if way.weights == "drive" else None
+    return _gathered(machine, size - size / shares).with_(
+        Part(
+            to_device=brought / machine.to_device_bytes_per_s,
+            drive_read=size / drive.read_bytes_per_s if drive else 0.0,
+        )
     )
 
 
-def _gradients(setting: Setting) -> Part:
-    """Gradients of one backward pass: they are summed over devices, and leave for their place."""
-    machine, way, training = setting.machine, setting.way, setting.training
-    devices = machine.devices
-    trained = setting.model.trained_parameters()
-    size = trained * training.states.gradient
+def _gathered(machine: Machine, size: float) -> Part:
+    """A device receives these bytes from others: by the links between them, or by the host."""
+    if machine.between_devices_bytes_per_s is None:
+        return Part(to_device=size / machine.to_device_bytes_per_s)
+    return Part(exchange=size / machine.between_devices_bytes_per_s)
+
+
+def _summed(setting: Setting) -> Part:
+    """Gradients are summed over devices."""
+    machine, training = setting.machine, setting.training
+    size = setting.model.trained_parameters() * training.states.gradient
     # A ring sums in as many bytes as all-gathering takes, and replicas gather the sums besides.
-    summed = size * (devices - 1) / devices * (1 if way.sharded else 2)
-    between = machine.between_devices_bytes_per_s
-    leaving = size / setting.shares() if way.gradients != "device" else 0.0
-    if between is None:
-        leaving += summed
-    drive = machine.drive
+    size *= (1 - 1 / machine.devices) * (1 if setting.way.stage else 2)
+    if machine.between_devices_bytes_per_s is None:
+        return Part(from_device=size / machine.from_device_bytes_per_s)
+    return Part(exchange=size / machine.between_devices_bytes_per_s)
+
+
+def _leaving(setting: Setting) -> Part:
+    """Gradients of one backward pass leave for their place."""
+    machine, way = setting.machine, setting.way
+    if way.gradients == "device":
+        return Part()
+    trained, drive = setting.model.trained_parameters(), machine.drive
+    size = trained * setting.training.states.gradient / setting.shares(2)
     return Part(
-        from_device=leaving / machine.from_device_bytes_per_s,
+        from_device=size / machine.from_device_bytes_per_s,
         drive_written=trained * way.drive_gradients / drive.write_bytes_per_s if drive else 0.0,
-        exchange=summed / between if between is not None else 0.0,
     )
 
 
 def _step(setting: Setting) -> Part:
-    machine, way, training = setting.machine, setting.way, setting.training
-    trained = setting.model.trained_parameters()
+    machine, way, states = setting.machine, setting.way, setting.training.states
+    trained, shares = setting.model.trained_parameters(), setting.shares(1)
+    # New weights go to where the next forward pass uses them.
+    new = trained * states.weight
+    gathered = _gathered(machine, 0.0 if way.stage == 3 else new - new / shares)
+    passed = step_bytes(setting.training)
     if way.step == "device":
-        passed = trained * step_bytes(training) / setting.shares()
-        return Part(optimizer=passed / setting.rates.memory_bytes_per_s)
-    drive = machine.drive
+        own = Part(optimizer=trained * passed / shares / setting.rates.memory_bytes_per_s)
+        return gathered.with_(own)
+    drive, (read, written) = machine.drive, _updated_bytes(setting)
     # Host memory has the traffic of drives, too, and what casts and sums of gradients pass of it.
-    host = step_bytes(training) + way.drive_read + way.drive_written + way.host_buffers
-    gathered = 2 * training.states.gradient * machine.devices
-    passed = trained * (host + gathered)
-    # New weights go back to where the next forward pass uses them.
-    back = trained * training.states.weight if way.weights == "device" else 0.0
-    return Part(
-        optimizer=passed / machine.host_memory_bytes_per_s,
-        drive_read=trained * way.drive_read / drive.read_bytes_per_s if drive else 0.0,
-        drive_written=trained * way.drive_written / drive.write_bytes_per_s if drive else 0.0,
-        to_device=back / machine.to_device_bytes_per_s,
+    update = way.update_bytes
+    if update is None:
+        update = passed + way.host_buffers + 2 * states.gradient * machine.devices
+    cast = trained * way.cast_in_step / shares / machine.to_device_bytes_per_s
+    back = new / shares if way.weights == "device" and not way.cast_in_step else 0.0
+    return gathered.with_(
+        Part(
+            optimizer=trained * (update + read + written) / machine.host_memory_bytes_per_s + cast,
+            drive_read=trained * read / drive.read_bytes_per_s if drive else 0.0,
+            drive_written=trained * written / drive.write_bytes_per_s if drive else 0.0,
+            to_device=back / machine.to_device_bytes_per_s,
+        )
     )
+
+
+def _updated_bytes(setting: Setting) -> tuple[float, float]:
+    """What the update reads from and writes to drives for each trained parameter."""
+    way, states = setting.way, setting.training.states
+    size = states.optimizer if way.optimizer == "drive" else 0.0
+    size += states.weight if way.weights == "drive" else 0.0
+    return size + way.drive_gradients, size

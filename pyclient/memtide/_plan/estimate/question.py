@@ -39,8 +39,10 @@ class Setting:
     step_in_backward: bool
     replays: int
     foreseen: bool
-    # The engine plays this number of chunks, larger than a run's, as its time is by chunk.
+    # The engine plays about this number of chunks, as its time is by chunk, but none smaller than
+    # those of a run.
     played_chunks: int
+    run_chunk_bytes: int
 
 
 def step_bytes(training: Training) -> float:
@@ -58,7 +60,8 @@ def played_chunk_bytes(setting: Setting) -> int:
     size = min(
         all_bytes / setting.played_chunks, computing * _CHUNKS_A_SLOT / setting.played_chunks
     )
-    return min(_LARGEST_CHUNK, max(1, round(size / _CHUNK_STEP)) * _CHUNK_STEP)
+    played = max(1, round(size / _CHUNK_STEP)) * _CHUNK_STEP
+    return min(_LARGEST_CHUNK, max(played, setting.run_chunk_bytes))
 
 
 def question(setting: Setting, rates: Rates) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def question(setting: Setting, rates: Rates) -> dict[str, Any]:
     if states.optimizer:
         arenas["OPTIMIZER_STATE"] = states.optimizer
     return {
-        "blocks": [_block(work) for work in setting.works],
+        "blocks": _blocks(setting.works),
         "arenas": [
             {"kind": f"CHUNK_KIND_{kind}", "bytes_per_parameter": size}
             for kind, size in arenas.items()
@@ -105,6 +108,14 @@ def _host_room(setting: Setting) -> float:
     host = setting.pools.host
     states = min(host, states_bytes(setting.model, setting.training.states))
     return states + (host - states) / setting.machine.devices
+
+
+def _blocks(works: Sequence[Work]) -> list[dict[str, Any]]:
+    blocks = [_block(work) for work in works]
+    # The planner chooses for at least one block.
+    if not any(work.block.recomputable for work in works):
+        blocks.append({"name": "nothing", "recomputable": True})
+    return blocks
 
 
 def _block(work: Work) -> dict[str, Any]:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtide._plan.answer import Answer, Choice
-from memtide._plan.estimate.limits import Need, interval, limit_of, tightest, years
+from memtide._plan.estimate.answers import Step, answer_of
+from memtide._plan.estimate.limits import Need, limit_of, tightest
 from memtide._plan.estimate.phases import Phases, Setting, moved_bytes, phases
-from memtide._plan.estimate.pools import Pools, host_reserve, transient_bytes
+from memtide._plan.estimate.pools import Pools, transient_bytes
 from memtide._plan.estimate.ways import Way
-from memtide._plan.estimate.work import Rates, work_of
+from memtide._plan.estimate.work import work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
-from memtide.errors import InvalidArgument
 
 _BALANCE_STEPS = 16  # Shares of moved activations that are tried.
 _GATHERED_BLOCKS = 2  # Blocks whose weights are on the device where they stream.
@@ -39,34 +39,64 @@ class _Trial:
         )
 
     def device_bytes(self) -> float:
+        """The most of three moments: as a backward pass begins, with all that is kept; as it ends,
+        with all gradients and one block; and in a step."""
         setting = self.setting
         states, way = setting.training.states, setting.way
-        model = setting.model
-        shares = setting.shares()
-        trained = model.trained_parameters() / shares
-        widest = max(work.block.parameters for work in setting.works) * states.weight
-        streams = way.weights != "device" or shares > 1
-        size = _GATHERED_BLOCKS * widest if streams else 0.0
-        if way.weights == "device":
-            size += model.parameters() * states.weight / shares
-        size += states.gradient * (trained if way.gradients == "device" else widest / states.weight)
-        if way.optimizer == "device":
-            size += states.optimizer * trained
+        trained = setting.model.trained_parameters()
+        one = float(max(work.block.trained_parameters for work in setting.works))
+        own = trained / setting.shares(2)
+        first, last = one, own if way.gradients == "device" else one
+        if setting.accumulation > 1:
+            first = last  # Sums of the micro-batches before are there from the beginning.
+        # A step within the backward pass has no sums, but the gradients of one block.
+        each = states.gradient or states.weight * (trained > 0)
+        last = last if states.gradient else one
         pieces = self.micro_batch if way.in_pieces else 1
-        return size + (self._kept_bytes() + transient_bytes(setting.works)) / pieces
+        return (
+            self._resident_bytes()
+            + self._spilled_bytes() / setting.machine.devices
+            + max(
+                each * first + self._kept_bytes() / pieces,
+                each * last + self._widest_layer_bytes() / pieces,
+                trained / setting.shares(1) * way.cast_in_step,
+            )
+        )
+
+    def _resident_bytes(self) -> float:
+        """States that are on the device all the time, and weights that are gathered there."""
+        setting = self.setting
+        states, way, shares = setting.training.states, setting.way, setting.shares(3)
+        widest = max(work.block.parameters for work in setting.works) * states.weight
+        size = _GATHERED_BLOCKS * widest if way.weights != "device" or shares > 1 else 0.0
+        if way.weights == "device":
+            size += setting.model.parameters() * states.weight / shares
+        if way.optimizer == "device":
+            size += states.optimizer * setting.model.trained_parameters() / setting.shares(1)
+        return size
 
     def _kept_bytes(self) -> float:
-        works = self.setting.works
+        """Activations as a backward pass begins, with the gradients of the widest ones."""
+        works, way = self.setting.works, self.setting.way
         if self.activations == "keep":
-            return sum(work.block.count * work.saved_bytes() for work in works)
-        # A block that is computed again keeps its input; one at a time has all of it back.
-        size = max(work.saved_bytes() for work in works)
-        for work in works:
-            if not work.block.recomputable:
-                size += work.saved_bytes()
-            elif self.activations == "recompute" and not self.setting.way.in_pieces:
-                size += work.block.count * work.input_bytes
+            saved = sum(work.block.count * work.saved_bytes() for work in works)
+            return saved + transient_bytes(works)
+        # A block that is computed again keeps its input. The others, of which the head is the last,
+        # have passed before one has all of it back.
+        others = [work for work in works if not work.block.recomputable]
+        passed = sum(work.saved_bytes() for work in others)
+        size = max(passed + transient_bytes(others or works), self._widest_layer_bytes())
+        if self.activations == "recompute" and not (way.in_pieces or way.moves_inputs):
+            size += sum(
+                work.block.count * work.input_bytes for work in works if work.block.recomputable
+            )
         return size
+
+    def _widest_layer_bytes(self) -> float:
+        """Activations of one block that is computed again, with their gradients."""
+        works = self.setting.works
+        layers = [work for work in works if work.block.recomputable] or works
+        return max(work.saved_bytes() for work in layers) + transient_bytes(layers)
 
     def _moved_bytes(self) -> float:
         return moved_bytes(self.setting, self.moved) * self.setting.machine.devices
@@ -85,8 +115,17 @@ class _Trial:
         return size
 
     def host_bytes(self) -> float:
+        return self._wanted_host_bytes() - self._spilled_bytes()
+
+    def _wanted_host_bytes(self) -> float:
         buffers = self.setting.model.trained_parameters() * self.setting.way.host_buffers
         return self._states("host") + buffers + self._moved_bytes() - self._to_drive()
+
+    def _spilled_bytes(self) -> float:
+        """States of all devices that are on devices, as the host has no room."""
+        if not self.setting.way.spills_to_device:
+            return 0.0
+        return max(0.0, self._wanted_host_bytes() - self.pools.host)
 
     def _to_drive(self) -> float:
         """Moved bytes for which host memory has no room."""
@@ -113,51 +152,35 @@ class _Trial:
 
 
 def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> Answer:
-    """The answer of a system that is not planned. InvalidArgument: its states are on drives, and
-    the machine has none."""
-    if machine.drive is None and "drive" in (way.weights, way.gradients, way.optimizer):
-        raise InvalidArgument(f"{machine.name} has no drive, and this system has states on drives")
+    """The answer of a system that is not planned."""
     trials = list(_trials(model, training, machine, way))
     fitting = [trial for trial in trials if trial.fits()]
     best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)
     # The last trial needs least of the device's memory.
     found = best or trials[-1]
-    reserve = max(0.0, machine.device.memory_bytes - found.pools.device)
-    least_device = round(found.device_bytes() + reserve)
-    least_host = round(found.host_bytes() + host_reserve(machine))
-    if best is None:
-        return Answer(
-            fits=False,
-            limit=limit_of(found.needs()) or "",
-            least_device_bytes=least_device,
-            least_host_bytes=least_host,
-        )
-    made = best.phases()
-    step_s = made.seconds()
-    low, high = interval(step_s, machine, by="phases")
-    return Answer(
-        fits=True,
-        limit=tightest(best.needs()),
-        least_device_bytes=least_device,
-        least_host_bytes=least_host,
-        step_s=step_s,
-        low_s=low,
-        high_s=high,
-        tokens_per_s=training.tokens() / step_s,
+    limit = tightest(found.needs()) if best is not None else limit_of(found.needs()) or ""
+    return answer_of(
+        training,
+        machine,
+        limit=limit,
+        least_pools=Pools(device=found.device_bytes(), host=found.host_bytes(), drive=0.0),
+        step=None if best is None else _step(best),
+    )
+
+
+def _step(trial: _Trial) -> Step:
+    made = trial.phases()
+    return Step(
+        seconds=made.seconds(),
+        by="phases",
+        moved_bytes=made.moved_bytes(trial.setting.machine),
         busy=made.busy(),
-        choice=_choice(best),
-        drive_bytes_written=made.drive_bytes_written,
-        drive_years=years(made.drive_bytes_written, step_s, machine),
+        choice=_choice(trial),
     )
 
 
 def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
-    rates = Rates.of(
-        machine.device,
-        training.compute_type,
-        tuned_attention=way.tuned_attention,
-        kernels=way.kernels,
-    )
+    rates = way.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     share = math.ceil(training.batch / machine.devices)
     fixed = training.micro_batch

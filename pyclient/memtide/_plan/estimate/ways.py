@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memtide._plan.estimate.work import Rates
+from memtide._plan.machine import Device
 from memtide.errors import InvalidArgument
 
 
@@ -22,66 +24,110 @@ class Way:
     optimizer: str = "device"  # Where the optimizer's states are.
     step: str = "device"  # Where the optimizer computes.
     step_in_backward: bool = False
+    # Parameters that an update in the backward pass reads, updates and writes at a time. None: few.
+    group: int | None = None
     # "balance": as many move as makes a step fastest, the others are computed again. None: they
     # are kept where they fit, else computed again. What a training says goes first.
     activations: str | None = None
     # A block's passes compute one sequence at a time, and what blocks hand on is on the host: the
     # device has one sequence's activations of one block.
     in_pieces: bool = False
-    # Its attention is written for the device's generation, as FlashAttention 3 is for Hopper.
-    tuned_attention: bool = False
+    moves_inputs: bool = False  # What blocks hand on is on the host; they compute whole batches.
+    # Whole forward passes over a block, each with its weights, before its backward pass. 0: one,
+    # up to what the backward pass needs.
+    forwards_again: int = 0
+    # The constant of what its kernels of attention reach of the rate of products of matrices.
+    attention: str = "attention.flash2"
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
-    sharded: bool = False  # States are divided among devices, and weights gathered for each use.
-    # Bytes that a step reads from and writes to the drive for each parameter, in its update, and
-    # those of gradients that backward passes write.
-    drive_read: float = 0.0
-    drive_written: float = 0.0
+    # Chunks of states for which the host has no room are on devices.
+    spills_to_device: bool = False
+    # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
+    # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
+    stage: int = 0
+    # Bytes of a parameter's gradient that a backward pass writes to the drive, and the update reads
+    # with the optimizer's states.
     drive_gradients: float = 0.0
     host_buffers: float = 0.0  # Bytes of host memory for each parameter beside its states.
+    # Bytes of host memory that a parameter's update passes. None: all states, and 16-bit gradients
+    # that arrive and are cast.
+    update_bytes: float | None = None
+    # Bytes of a parameter that its update brings to the device afterwards, and casts there.
+    cast_in_step: float = 0.0
+
+    def rates(self, device: Device, compute_type: str) -> Rates:
+        """What it reaches on a device. InvalidArgument: no peak in this type is known."""
+        return Rates.of(device, compute_type, attention=self.attention, kernels=self.kernels)
 
 
 _WAYS = {
     "memtide": Way(planned=True),
     # Plans placement, moves and recomputation by a simulator; the step follows each gradient.
     "dataflow": Way(
-        planned=True, foreseen=True, step="device", step_in_backward=True, tuned_attention=True
+        planned=True,
+        foreseen=True,
+        step="device",
+        step_in_backward=True,
+        attention="attention.tuned",
     ),
     "flextrain": Way(
         planned=True,
         foreseen=True,
         step="device",
         step_in_backward=True,
-        tuned_attention=True,
+        attention="attention.tuned",
         kernels="kernels.flextrain",
     ),
     # All is on the device, as plain torch has it; on several devices gradients are summed.
     "resident": Way(),
     "in-memory": Way(),
+    # The same, with what layers are given on the host from their forward to their backward pass.
+    "activation-offload": Way(moves_inputs=True),
     "ddp": Way(),
-    "fsdp": Way(sharded=True),
-    "deepcompile": Way(sharded=True, activations="move"),
-    # The optimizer's states and gradients are on the host, and its step follows backward passes.
-    "zero-offload": Way(gradients="host", optimizer="host", step="host"),
+    "zero-1": Way(stage=1),
+    "zero-2": Way(stage=2),
+    "fsdp": Way(stage=3),
+    # The same, as it was when attention was Triton's after FlashAttention 1.
+    "llm-foundry": Way(stage=3, attention="attention.flash1"),
+    "deepcompile": Way(stage=3, activations="move"),
+    # As torch's reentrant checkpoints work.
+    "resident-reentrant": Way(forwards_again=1),
+    # The optimizer's states and gradients are on the host, and its step follows backward passes:
+    # an update in float32, whose new weights leave for the device as such.
+    "zero-offload": Way(
+        gradients="host",
+        optimizer="host",
+        step="host",
+        stage=2,
+        forwards_again=1,
+        update_bytes=32.0,
+        cast_in_step=4.0,
+    ),
     "deepspeed-cpu": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
-        sharded=True,
+        stage=3,
         host_buffers=4.0,  # Gradients in float32 beside the 16-bit ones.
     ),
-    "torchao": Way(gradients="host", optimizer="host", step="host", step_in_backward=True),
+    # Gradients are copied to the host, and stay on the device until the step is done.
+    "torchao": Way(optimizer="host", step="host", step_in_backward=True, forwards_again=1),
     "patrickstar": Way(
-        weights="host", gradients="host", optimizer="host", step="host", sharded=True
+        weights="host",
+        gradients="host",
+        optimizer="host",
+        step="host",
+        stage=3,
+        spills_to_device=True,
     ),
-    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", sharded=True),
+    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
     "protrain": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
         step_in_backward=True,
-        sharded=True,
+        stage=3,
     ),
     # States are on drives: backward passes write gradients in float32, the update reads the
     # optimizer's states and gradients, and writes the states and new weights.
@@ -90,9 +136,16 @@ _WAYS = {
         gradients="drive",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=16.0,
-        drive_written=12.0,
+        stage=3,
+        drive_gradients=4.0,
+    ),
+    # Weights are on drives, too.
+    "zero-infinity-weights": Way(
+        weights="drive",
+        gradients="drive",
+        optimizer="drive",
+        step="host",
+        stage=3,
         drive_gradients=4.0,
     ),
     # The same, but 16-bit gradients stay in host memory, which saves their way to drives and back.
@@ -101,9 +154,7 @@ _WAYS = {
         gradients="host",
         optimizer="drive",
         step="host",
-        sharded=True,
-        drive_read=12.0,
-        drive_written=12.0,
+        stage=3,
     ),
     # States are on drives, the update of a layer follows its backward pass.
     "fuyou": Way(
@@ -114,18 +165,20 @@ _WAYS = {
         step_in_backward=True,
         activations="balance",
         in_pieces=True,
-        drive_read=14.0,
-        drive_written=14.0,
+        attention="attention.flash1",
+        group=700_000_000,
     ),
-    # All states are on the host, layers stream through the device, and their results with them.
+    # All states are on the host, and layers stream through the device. The backward pass computes
+    # the inputs of four layers at a time, and each of them again with what its own needs. Weights
+    # are copied into pinned memory after the step.
     "megatrain": Way(
         weights="host",
         gradients="host",
         optimizer="host",
         step="host",
-        step_in_backward=True,
         activations="recompute",
-        in_pieces=True,
+        forwards_again=2,
+        host_buffers=2.0,
     ),
 }
 _SAME = {"deepspeed-nvme": "zero-infinity", "lohan": "fuyou", "block-swap": "megatrain"}

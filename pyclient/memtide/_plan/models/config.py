@@ -30,8 +30,10 @@ def from_config(path: Path, options: Options = DEFAULTS) -> Described:
         element_bytes=options.element_bytes(),
         fused=options.kernels == "fused",
         plain=options.kernels == "plain",
+        in_pieces=options.kernels == "pieces",
         lora_rank=options.lora_rank,
         lora_targets=options.lora_targets,
+        lora_merged=options.lora_merged,
     )
     model = Model(
         name=config.name(),

@@ -10,7 +10,7 @@ from memtide.errors import InvalidArgument
 
 # Bytes of an element of activations, by the type in which products of matrices are computed.
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "tf32": 4}
-KERNELS = ("torch", "fused", "plain")
+KERNELS = ("torch", "fused", "plain", "pieces")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,21 @@ class Options:
     # own do.
     # "plain": modules of Python alone. RMSNorms compute in float32, one product of matrices has
     # queries, keys and values as its result, and the inputs of adapters are dropped out.
+    # "pieces": as "torch", but the loss converts a piece of the logits to float32 at a time. All of
+    # them are there in the compute type.
     # For a config.json alone: a script and a trace show what they save.
     kernels: str = "torch"
     # The rank of adapters (LoRA) of a model whose own parameters are frozen; 0: all are trained.
     lora_rank: int = 0
     # The matrices of a layer that have adapters. The experts of a layer have one each.
     lora_targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    # True: a pass multiplies with the sum of a matrix and its adapter, which is computed first.
+    lora_merged: bool = False
     # How many sequences of how many tokens a trace's iteration has read: a trace does not know.
     batch: int | None = None
     sequence: int | None = None
+    # Whether the plan is for the processor that computed a trace: then its times hold.
+    computes_here: bool = False
     # A script's own arguments, and how long it may run until it shows its model.
     arguments: tuple[str, ...] = ()
     timeout_s: float = 120.0

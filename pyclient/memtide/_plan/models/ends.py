@@ -37,6 +37,7 @@ class Embedding:
             parameters=parameters,
             trained_parameters=parameters if is_trained else 0,
             flop_per_token=sum(matrix.flop() for matrix in self.matrices),
+            products=tuple(m.product(trained=not saving.lora_rank) for m in self.matrices),
             input_bytes_per_token=self.input_bytes_per_token,
             rest_bytes_per_token=rest if is_trained else 0,
             recomputable=False,
@@ -69,6 +70,7 @@ class Head:
             parameters=parameters,
             trained_parameters=0 if saving.lora_rank else parameters,
             flop_per_token=sum(matrix.flop() for matrix in self.matrices),
+            products=tuple(m.product(trained=not saving.lora_rank) for m in self.matrices),
             input_bytes_per_token=self.width * saving.element_bytes,
             rest_bytes_per_token=self._rest(norms, saving),
             recomputable=False,
@@ -87,6 +89,6 @@ class Head:
         saved += tensors * self.width * saving.element_bytes
         if self.vocabulary:
             saved += _TOKEN_BYTES
-            if not saving.fused:
-                saved += self.vocabulary * _LOSS_ELEMENT_BYTES
+            each = saving.element_bytes if saving.in_pieces else _LOSS_ELEMENT_BYTES
+            saved += self.vocabulary * each * (not saving.fused)
         return saved

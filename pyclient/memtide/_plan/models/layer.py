@@ -10,12 +10,16 @@ not save its input.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memtide._plan.model import Block
+from memtide._plan.model import Block, Product
 
 _STATISTIC_BYTES = 4  # Norms and attention have float32 statistics in every compute type.
 _INDEX_BYTES = 8
+# What an RMSNorm and a rotary embedding in float32 pass of memory for an element, beside twice what
+# they save: the first is seven operations of 36 bytes, of which ten bytes are saved, the second ten
+# of 48, of which two are.
+_PLAIN_NORM_BYTES, _PLAIN_ROTARY_BYTES = 16, 44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,21 @@ class Matrix:
     def flop(self) -> int:
         """Operations of a forward pass, for a token."""
         return 2 * self.active * self.inputs * self.outputs
+
+    def product(self, *, trained: bool) -> Product:
+        """What it computes."""
+        return Product(
+            inputs=self.inputs,
+            outputs=self.outputs,
+            count=self.count,
+            active=self.active,
+            trained=trained,
+        )
+
+    def adapter_products(self, rank: int) -> tuple[Product, Product]:
+        """What its adapter computes."""
+        narrow = replace(self.product(trained=True), outputs=rank)
+        return narrow, replace(narrow, inputs=rank, outputs=self.outputs)
 
     def adapter(self, rank: int) -> int:
         """Elements of adapters of this rank, for all of them."""
@@ -99,8 +118,10 @@ class Saving:
     element_bytes: int
     fused: bool  # As Options.kernels says.
     plain: bool = False
+    in_pieces: bool = False
     lora_rank: int = 0
     lora_targets: Collection[str] = ()
+    lora_merged: bool = False
 
     def saves_input(self, *names: str) -> bool:
         """Whether one of these matrices, which have one input, saves it."""
@@ -169,12 +190,20 @@ class Layer:
             flop += 2 * matrix.active * saving.lora_rank * (matrix.inputs + matrix.outputs)
         attention = self.heads * self.head_width
         narrow = sum(matrix.active * saving.lora_rank for matrix in adapted)
+        products = [matrix.product(trained=not saving.lora_rank) for matrix in matrices]
+        if not saving.lora_merged:
+            for matrix in adapted:
+                products += matrix.adapter_products(saving.lora_rank)
+        forward_bytes, backward_bytes = self._beside(adapted, saving)
         return Block(
             name=name,
             count=count,
             parameters=self.parameters() + adapters,
             trained_parameters=adapters if saving.lora_rank else self.parameters(),
             flop_per_token=flop,
+            products=tuple(products),
+            beside_forward_bytes_per_token=forward_bytes,
+            beside_backward_bytes_per_token=backward_bytes,
             flop_per_token_pair=4 * attention,
             input_bytes_per_token=self.width * saving.element_bytes,
             attention_bytes_per_token=(
@@ -187,6 +216,26 @@ class Layer:
                 + narrow * saving.element_bytes
             ),
         )
+
+    def _beside(self, adapted: Collection[Matrix], saving: Saving) -> tuple[int, int]:
+        """Bytes that pass memory in a forward and in a backward pass, beside those of products and
+        of what is saved."""
+        size = saving.element_bytes
+        inputs = sum(matrix.active * matrix.inputs for matrix in adapted) * size
+        results = sum(matrix.active * matrix.outputs for matrix in adapted) * size
+        # A sum reads two and writes one, and the gradient of a scaled result is read and written.
+        forward, backward = 3 * results, 3 * inputs + 2 * results
+        if saving.lora_merged:
+            # The gradients of both factors read what the matrix was given, and its result's
+            # gradient, twice each.
+            forward, backward = 0, 2 * inputs + 2 * results
+        if saving.plain:
+            rotated = (self.heads + self.key_heads) * self.head_width
+            one_by_one = _PLAIN_ROTARY_BYTES * rotated
+            if not self.norm.bias:
+                one_by_one += (4 if self.norms == "both" else 2) * _PLAIN_NORM_BYTES * self.width
+            forward, backward = forward + one_by_one, backward + 2 * one_by_one
+        return forward, backward
 
     def _attention_rest(self, saving: Saving) -> int:
         """Bytes of queries, keys and values, and of what the norms of heads were given."""

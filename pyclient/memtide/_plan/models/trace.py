@@ -1,22 +1,25 @@
-"""A model from the trace of a run (docs/traces.md), with the times that its passes took there.
+"""A model from the trace of a run (docs/traces.md).
 
 A trace knows bytes of chunks and seconds, and neither elements nor tokens. Parameters are counted
 in the type that Options.compute_type names (float32 without one), up to the room that is left in
-chunks. An iteration has the tokens that Options.batch and Options.sequence say; without them the
-iteration is one token, and predictions are for such iterations.
+chunks. An iteration has the tokens that Options.batch and Options.sequence say.
+
+The times of its passes are those of the processor that recorded it, and are used for no other one:
+there, passes take what operations do, two for each parameter and token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from memtide._plan.model import Block, Model
 from memtide._plan.models.described import DEFAULTS, Described, Options, element_bytes
-from memtide._plan.models.traced_blocks import TracedBlock, TracedIteration, last_iteration
+from memtide._plan.models.traced_blocks import TracedBlock, last_iteration
 from memtide._plan.training import States
 from memtide._trace import files
 from memtide._trace import model as traces
@@ -43,6 +46,11 @@ def from_trace(path: Path, options: Options = DEFAULTS) -> Described:
         raise InvalidArgument(
             f"'{path}' has no whole iteration: record a run of more steps (memtide run --trace)"
         )
+    if options.batch is None or options.sequence is None:
+        raise InvalidArgument(
+            f"'{path}' does not know how many tokens a step of its run has read: say so with "
+            "--batch and --sequence"
+        )
     profile = trace.activation_profile or {}
     profiled = {block.get("name", ""): _profiled(block) for block in profile.get("blocks", ())}
     iteration = last_iteration(trace, list(profiled))
@@ -50,9 +58,16 @@ def from_trace(path: Path, options: Options = DEFAULTS) -> Described:
         raise InvalidArgument(f"'{path}' has no forward pass that reads parameters in chunks")
     type_name = options.compute_type or "float32"
     size_bytes = element_bytes(type_name)
-    counted = _Counted(size_bytes, (options.batch or 1) * (options.sequence or 1), iteration)
+    counted = _Counted(
+        element_bytes=size_bytes,
+        tokens=options.batch * options.sequence,
+        trained_share=min(1.0, iteration.gradient_bytes / iteration.parameter_bytes),
+        with_times=options.computes_here,
+    )
+    # What saves nothing may be computed again: the planner has no question without such a block.
+    unknown = _Profiled(recomputable=not profile)
     blocks = [
-        _block(block, profiled.get(block.name, _Profiled()), counted) for block in iteration.blocks
+        _block(block, profiled.get(block.name, unknown), counted) for block in iteration.blocks
     ]
     blocks[-1] = _with_others(blocks[-1], profile, counted)
     return Described(
@@ -62,24 +77,21 @@ def from_trace(path: Path, options: Options = DEFAULTS) -> Described:
             gradient=size_bytes,
             optimizer=size_bytes * iteration.optimizer_bytes / max(1, iteration.gradient_bytes),
         ),
-        batch=options.batch or 1,
-        sequence=options.sequence or 1,
+        batch=options.batch,
+        sequence=options.sequence,
         compute_type=type_name,
         notes=tuple(_notes(options, profile, type_name)),
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Counted:
     """In what the numbers of an iteration are counted."""
 
     element_bytes: int
     tokens: int
-    iteration: TracedIteration
-
-    def trained_share(self) -> float:
-        """The share of parameters that have gradients."""
-        return min(1.0, self.iteration.gradient_bytes / self.iteration.parameter_bytes)
+    trained_share: float  # Parameters that have gradients.
+    with_times: bool
 
 
 def _profiled(block: Mapping[str, Any]) -> _Profiled:
@@ -101,14 +113,14 @@ def _block(block: TracedBlock, profiled: _Profiled, counted: _Counted) -> Block:
     return Block(
         name=block.name,
         parameters=parameters,
-        trained_parameters=round(parameters * counted.trained_share()),
+        trained_parameters=round(parameters * counted.trained_share),
         flop_per_token=2 * parameters,
         input_bytes_per_token=into,
         attention_bytes_per_token=attention,
         rest_bytes_per_token=rest,
         recomputable=profiled.recomputable,
-        forward_s_per_token=block.forward_s / tokens,
-        backward_s_per_token=block.backward_s / tokens,
+        forward_s_per_token=block.forward_s / tokens if counted.with_times else None,
+        backward_s_per_token=block.backward_s / tokens if counted.with_times else None,
     )
 
 
@@ -142,17 +154,28 @@ def _joined(blocks: Sequence[Block]) -> Iterator[Block]:
             attention_bytes_per_token=one.attention_bytes_per_token,
             rest_bytes_per_token=one.rest_bytes_per_token,
             recomputable=one.recomputable,
-            forward_s_per_token=sum(block.forward_s_per_token or 0.0 for block in alike) / count,
-            backward_s_per_token=sum(block.backward_s_per_token or 0.0 for block in alike) / count,
+            forward_s_per_token=_mean(block.forward_s_per_token for block in alike),
+            backward_s_per_token=_mean(block.backward_s_per_token for block in alike),
         )
 
 
+def _mean(times: Iterable[float | None]) -> float | None:
+    measured = [each for each in times if each is not None]
+    return fmean(measured) if measured else None
+
+
 def _notes(options: Options, profile: Mapping[str, Any], type_name: str) -> Iterator[str]:
-    yield f"Parameters are counted from chunks, as {type_name}; operations are two for each."
-    if options.batch is None or options.sequence is None:
-        yield "A trace has no tokens: one token is a whole iteration. Name batch and sequence."
+    yield f"Parameters are counted from chunks, as {type_name}."
+    if options.computes_here:
+        yield "Passes take what they took in the trace, by token: it has to be of this machine."
+    else:
+        yield (
+            "Passes take what two operations for each parameter and token take on the machine that "
+            "is asked about, without those of attention; the trace's own times are not used."
+        )
     if not profile:
         yield (
-            "The trace has no profile of activations, which a run under a budget writes: what "
-            "blocks save for their backward passes is not counted."
+            "The trace has no profile of activations, which a run writes whose budget has no room "
+            "for all of them: what blocks save for their backward passes is not counted, so that "
+            "more memory is needed than the answer says."
         )

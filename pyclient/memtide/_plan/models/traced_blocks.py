@@ -1,6 +1,10 @@
 """The blocks of a model as one iteration of a trace shows them: which moments are whose passes,
 what these take, and which chunks of parameters they read.
 
+The process reports moments in groups, so that a moment which fetches chunks has the time of those
+before it, too: sums over a row of blocks are right, and a single module's time is not. A forward
+pass that recomputes activations is left out.
+
 A block is one that the trace's profile of activations names or, without a profile, one of three or
 more modules whose paths differ in their first number alone, such as layers.0, layers.1, layers.2.
 What no block has belongs to the embedding if it comes before the first block, and else to the head.
@@ -12,6 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from memtide._trace.model import Moment, Stall, Trace
 
@@ -52,12 +57,14 @@ def last_iteration(trace: Trace, named: Sequence[str]) -> TracedIteration:
     passes = [moment for moment, _ in spans if moment.phase in ("forward", "backward")]
     names = list(named) or _numbered(moment.name for moment in passes)
     owners = _owners(passes, names)
+    again = _recomputing(passes, owners)
+    passes = [moment for moment in passes if moment.index not in again]
     order = [EMBEDDING, *names, HEAD]
     blocks = {name: TracedBlock(name) for name in order}
     begin_s, end_s = spans[0][0].time_s, spans[-1][1]
     waits = _Waits(trace.stalls, begin_s, end_s)
     for moment, stop in spans:
-        if moment.phase not in ("forward", "backward"):
+        if moment.phase not in ("forward", "backward") or moment.index in again:
             continue
         block = blocks[owners[moment.index]]
         seconds = stop - moment.time_s - waits.within(moment.time_s, stop)
@@ -66,11 +73,11 @@ def last_iteration(trace: Trace, named: Sequence[str]) -> TracedIteration:
         else:
             block.backward_s += max(0.0, seconds)
     _divide(trace, passes, owners, blocks)
-    kinds = _chunks_by_kind(trace, [moment for moment, _ in spans])
+    moments = [moment for moment, _ in spans]
     return TracedIteration(
         [block for block in blocks.values() if block.parameter_bytes or block.name in names],
-        gradient_bytes=kinds["gradient"] * trace.chunk_bytes,
-        optimizer_bytes=kinds["optimizer state"] * trace.chunk_bytes,
+        gradient_bytes=_chunks(trace, moments, "gradient") * trace.chunk_bytes,
+        optimizer_bytes=_chunks(trace, moments, "optimizer state") * trace.chunk_bytes,
     )
 
 
@@ -108,6 +115,16 @@ def _owners(passes: Sequence[Moment], names: Sequence[str]) -> dict[int, str]:
     return owners
 
 
+def _recomputing(passes: Sequence[Moment], owners: dict[int, str]) -> set[int]:
+    """The moments that compute again for a backward pass: those of one block alone, after one."""
+    again: set[int] = set()
+    rows = [list(row) for _, row in groupby(passes, lambda moment: moment.phase)]
+    for row in rows[1:]:
+        if row[0].phase == "forward" and len({owners[moment.index] for moment in row}) == 1:
+            again.update(moment.index for moment in row)
+    return again
+
+
 def _divide(
     trace: Trace,
     passes: Sequence[Moment],
@@ -127,6 +144,14 @@ def _divide(
             blocks[name].parameter_bytes += trace.chunk_bytes * times / names.total()
 
 
-def _chunks_by_kind(trace: Trace, moments: Iterable[Moment]) -> Counter[str]:
-    used = {chunk for moment in moments for chunk, _ in moment.uses if chunk in trace.chunks}
-    return Counter(trace.chunks[chunk].kind for chunk in used)
+def _chunks(trace: Trace, moments: Iterable[Moment], kind: str) -> int:
+    """How many chunks of a kind an iteration uses. Where it reads some and writes others, those
+    are the shadow chunks of a step, which hold the same states."""
+    used, read = set(), set()
+    for moment in moments:
+        for chunk, operation in moment.uses:
+            if chunk in trace.chunks and trace.chunks[chunk].kind == kind:
+                used.add(chunk)
+                if operation == "read":
+                    read.add(chunk)
+    return len(read or used)

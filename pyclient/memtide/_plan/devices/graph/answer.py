@@ -13,14 +13,18 @@ _MOST_NAMES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLoad:
-    """What one device has."""
+    """What one device has, and its replicas if there are any: then all but its memory and seconds
+    is of one micro-batch, wherever that is computed."""
 
     operators: tuple[str, ...]  # In the order in which they run.
     compute_s: float
     in_bytes: float  # From other devices.
     out_bytes: float
-    memory_bytes: float
-    seconds: float  # With links; for latency, until its last operator has ended.
+    memory_bytes: float  # That of each device.
+    # With links, an average of all micro-batches; for latency, until its last operator has ended.
+    seconds: float
+    replicas: int = 1  # Devices that have these operators.
+    summed_bytes: float = 0.0  # Gradients that its replicas sum.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,8 @@ class GraphPlan:
     bound_s: float
     exact: bool
     method: str  # How it was found, in a few words.
-    devices: tuple[DeviceLoad, ...]  # Those that have operators, in the order of a pipeline.
+    # Those that have operators, in the order of a pipeline; replicas are one entry.
+    devices: tuple[DeviceLoad, ...]
     cut_bytes: float  # That cross between devices, each once for each device that receives it.
 
     def as_json(self) -> dict[str, Any]:
@@ -50,9 +55,11 @@ class GraphPlan:
             "devices": [
                 {
                     "operators": list(device.operators),
+                    "replicas": device.replicas,
                     "compute_s": device.compute_s,
                     "in_bytes": device.in_bytes,
                     "out_bytes": device.out_bytes,
+                    "summed_bytes": device.summed_bytes,
                     "memory_bytes": device.memory_bytes,
                     "seconds": device.seconds,
                 }
@@ -73,16 +80,26 @@ class GraphPlan:
             f"{self.objective}: {what}; bound {_time(self.bound_s)}; {found} ({self.method})",
             f"cut: {format_size(self.cut_bytes)} between devices",
         ]
-        for number, device in enumerate(self.devices):
-            names = ", ".join(device.operators[:_MOST_NAMES])
-            more = len(device.operators) - _MOST_NAMES
-            lines.append(
-                f"device {number}: {_time(device.seconds)}, computes {_time(device.compute_s)}, "
-                f"in {format_size(device.in_bytes)}, out {format_size(device.out_bytes)}, "
-                f"memory {format_size(device.memory_bytes)}: {names}"
-                f"{f' and {more} more' if more > 0 else ''}"
-            )
+        number = 0
+        for device in self.devices:
+            lines.append(_line(number, device))
+            number += device.replicas
         return lines
+
+
+def _line(number: int, device: DeviceLoad) -> str:
+    names = ", ".join(device.operators[:_MOST_NAMES])
+    more = len(device.operators) - _MOST_NAMES
+    who, summed, each = f"device {number}", "", ""
+    if device.replicas > 1:
+        who = f"devices {number} to {number + device.replicas - 1}, replicas"
+        summed, each = f", sum {format_size(device.summed_bytes)}", " each"
+    return (
+        f"{who}: {_time(device.seconds)}, computes {_time(device.compute_s)}, "
+        f"in {format_size(device.in_bytes)}, out {format_size(device.out_bytes)}{summed}, "
+        f"memory {format_size(device.memory_bytes)}{each}: {names}"
+        f"{f' and {more} more' if more > 0 else ''}"
+    )
 
 
 def _time(seconds: float) -> str:

@@ -79,6 +79,7 @@ class _Joined:
             backward_s=sum(operator.backward_s for operator in fine),
             state_bytes=sum(operator.state_bytes for operator in fine),
             saved_bytes=sum(operator.saved_bytes for operator in fine),
+            gradient_bytes=sum(operator.gradient_bytes for operator in fine),
             output_bytes=output_bytes,
         )
 

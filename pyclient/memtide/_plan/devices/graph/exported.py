@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from memtide.errors import InvalidArgument, NotFound
 
 # A backward pass computes two products of matrices for each one of the forward pass.
 _BACKWARD_PER_FORWARD = 2.0
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """What one parameter or buffer has on a device."""
+
+    state_bytes: float
+    gradient_bytes: float
 
 
 def graph_of_file(path: Path, rates: Rates, states: States | None) -> Graph:
@@ -64,7 +73,7 @@ def graph_of(
         raise InvalidArgument(
             f"torch.export cannot see the operators of {type(module).__name__}: {reason}"
         ) from error
-    weights = _weight_bytes(exported, states)
+    weights = _weights(exported, states)
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     if not nodes:
         raise InvalidArgument(f"{type(module).__name__} has no operators to divide")
@@ -72,7 +81,7 @@ def graph_of(
     names = {node.name for node in nodes}
     operators = []
     for node in nodes:
-        held = sum(weights[name] for name in first_reader.get(node.name, ()))
+        held = [weights[name] for name in first_reader.get(node.name, ())]
         operators.append(_operator(node, rates, held, trains=states is not None))
     edges = [
         (source.name, node.name)
@@ -83,7 +92,7 @@ def graph_of(
     return make_graph(operators, edges)
 
 
-def _operator(node: Any, rates: Rates, state_bytes: float, *, trains: bool) -> Operator:
+def _operator(node: Any, rates: Rates, held: Sequence[_Weight], *, trains: bool) -> Operator:
     passed = _bytes(node.meta.get("val"))
     passed += sum(_bytes(source.meta.get("val")) for source in node.all_input_nodes)
     # A view passes nothing.
@@ -95,9 +104,10 @@ def _operator(node: Any, rates: Rates, state_bytes: float, *, trains: bool) -> O
         name=node.name,
         forward_s=forward_s,
         backward_s=_BACKWARD_PER_FORWARD * forward_s if trains else 0.0,
-        state_bytes=state_bytes,
+        state_bytes=sum(weight.state_bytes for weight in held),
         saved_bytes=output if trains and not views else 0.0,
         output_bytes=output,
+        gradient_bytes=sum(weight.gradient_bytes for weight in held),
     )
 
 
@@ -135,7 +145,7 @@ def _bytes(value: Any) -> float:
     return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
-def _weight_bytes(exported: Any, states: States | None) -> dict[str, float]:
+def _weights(exported: Any, states: States | None) -> dict[str, _Weight]:
     """By placeholder: what its parameter or buffer holds of a device."""
     signature = exported.graph_signature
     held = {}
@@ -145,16 +155,18 @@ def _weight_bytes(exported: Any, states: States | None) -> dict[str, float]:
         size = _bytes(node.meta.get("val"))
         if node.name in signature.inputs_to_parameters:
             parameter = exported.state_dict[signature.inputs_to_parameters[node.name]]
+            gradient = 0.0
             if states is not None:
-                each = states.trained() if parameter.requires_grad else states.weight
-                size = parameter.numel() * each
-            held[node.name] = size
+                trained = parameter.requires_grad
+                size = parameter.numel() * (states.trained() if trained else states.weight)
+                gradient = parameter.numel() * states.gradient if trained else 0.0
+            held[node.name] = _Weight(size, gradient)
         elif node.name in signature.inputs_to_buffers:
-            held[node.name] = size
+            held[node.name] = _Weight(size, 0.0)
     return held
 
 
-def _first_readers(nodes: Sequence[Any], weights: Mapping[str, float]) -> dict[str, list[str]]:
+def _first_readers(nodes: Sequence[Any], weights: Mapping[str, _Weight]) -> dict[str, list[str]]:
     """By operator, the weights that it is the first to read: a weight is counted once."""
     found: dict[str, list[str]] = {}
     seen: set[str] = set()

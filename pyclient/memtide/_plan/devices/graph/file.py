@@ -3,16 +3,17 @@
     {
       "format": "memtide graph 1",
       "operators": [
-        {"name": "embed", "forward_s": 0.002, "backward_s": 0.004,
-         "state_bytes": 1.6e9, "saved_bytes": 8e6, "output_bytes": 4e6},
+        {"name": "embed", "forward_s": 0.002, "backward_s": 0.004, "state_bytes": 1.6e9,
+         "gradient_bytes": 2e8, "saved_bytes": 8e6, "output_bytes": 4e6},
         {"name": "head", "forward_s": 0.003}
       ],
       "edges": [["embed", "head"]]
     }
 
-Times are those of one micro-batch, or of one inference, on one of the devices; a size or a time
-that is left out is 0. An edge has the operator that writes and the one that reads. Operators may
-stand in any order.
+Times are those of one micro-batch, or of one inference, on one of the devices. A size or a time
+that is left out is 0, but for gradients of an operator with a backward pass: they are then the part
+of its states that they are where a parameter has 16 bytes, an eighth. An edge has the operator that
+writes and the one that reads. Operators may stand in any order.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from memtide._plan.devices.graph.operators import Graph, Operator, make_graph
+from memtide._plan.devices.graph.operators import NUMBERS, Graph, Operator, make_graph
+from memtide._plan.training import States
 from memtide.errors import InvalidArgument, NotFound
 
 FORMAT = "memtide graph 1"
 _MOST_BYTES = 64 * 2**20
-_NUMBERS = ("forward_s", "backward_s", "state_bytes", "saved_bytes", "output_bytes")
+# The part of an operator's states that are gradients, if the file does not say.
+_GRADIENT_SHARE = States().gradient / States().trained()
 
 
 def load_graph(path: Path) -> Graph:
@@ -73,7 +76,7 @@ def as_document(graph: Graph) -> dict[str, Any]:
         "format": FORMAT,
         "operators": [
             {name: value for name, value in asdict(operator).items() if value != 0}
-            | {"forward_s": operator.forward_s}
+            | {"forward_s": operator.forward_s, "gradient_bytes": operator.gradient_bytes}
             for operator in graph.operators
         ],
         "edges": [[names[source], names[reader]] for source, reader in graph.edges],
@@ -84,10 +87,10 @@ def _operator(number: int, entry: Any) -> Operator:
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise InvalidArgument(f"operator {number} is no object with a name")
     name = entry["name"]
-    unknown = sorted(entry.keys() - {"name", *_NUMBERS})
+    unknown = sorted(entry.keys() - {"name", *NUMBERS})
     if unknown:
         raise InvalidArgument(
-            f"operator '{name}' has '{unknown[0]}'; it may have {', '.join(_NUMBERS)}"
+            f"operator '{name}' has '{unknown[0]}'; it may have {', '.join(NUMBERS)}"
         )
     if "forward_s" not in entry:
         raise InvalidArgument(f"operator '{name}' has no forward_s, the seconds of its forward")
@@ -97,6 +100,8 @@ def _operator(number: int, entry: Any) -> Operator:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidArgument(f"operator '{name}': {key} is {value!r}; it must be a number")
         numbers[key] = float(value)
+    if numbers.get("backward_s"):
+        numbers.setdefault("gradient_bytes", _GRADIENT_SHARE * numbers.get("state_bytes", 0.0))
     return Operator(name=name, **numbers)
 
 

@@ -10,38 +10,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
-from memtide._plan.devices.graph.loads import Loads
+from memtide._plan.devices.graph.loads import Loads, Stage, in_flight
 from memtide._plan.devices.graph.operators import Graph, members
 
 # The positions of an order at which a stage may end: with n of them, about n * n / devices
 # intervals are looked at.
 _MOST_CUTS = 200
+# The same where a stage may have replicas: it may then have the most of an order.
+_MOST_REPLICATED_CUTS = 24
 # Moves that the local search looks at.
 _MOST_MOVES = 20_000
 # How long a stage may compute, over an even share and the heaviest operator: more is looked at only
 # where links or memory demand it.
 _LIMITS = (1.0, 4.0, math.inf)
-_Interval = tuple[int, float, float, float]  # End, seconds, states, and saved bytes.
 
 
-def linear_stages(loads: Loads) -> list[int] | None:
-    """The stages from first to last, as sets; None: no order's cuts fit the devices' memory."""
-    best: tuple[float, list[int]] | None = None
+class _Interval(NamedTuple):
+    end: int
+    compute_s: float
+    link_bytes: float
+    gradients: float
+    states: float
+    saved: float
+
+
+def linear_stages(loads: Loads) -> list[Stage] | None:
+    """The stages from first to last; None: no order's cuts fit the devices' memory."""
+    choices = []
     for order in _orders(loads.graph):
-        stages = _cut(loads, order)
-        if stages is None:
-            continue
-        stages = _moved(loads, stages)
-        seconds = longest_s(loads, stages)
-        if best is None or seconds < best[0]:
-            best = (seconds, stages)
-    return None if best is None else best[1]
-
-
-def longest_s(loads: Loads, stages: list[int]) -> float:
-    """The longest load of a pipeline of these stages."""
-    return max(loads.load(stage).seconds for stage in stages)
+        for stages in (_cut(loads, order), _replicated(loads, order)):
+            if stages is not None:
+                choices.append(_moved(loads, stages))
+    return min(choices, key=loads.longest_s, default=None)
 
 
 def _orders(graph: Graph) -> list[list[int]]:
@@ -62,30 +65,41 @@ def _orders(graph: Graph) -> list[list[int]]:
     return [order for at, order in enumerate(orders) if order not in orders[:at]]
 
 
-def _cut(loads: Loads, order: list[int]) -> list[int] | None:
-    """The cuts of one order that make the longest load least."""
-    ends = _ends(loads, order)
+def _cut(loads: Loads, order: list[int]) -> list[Stage] | None:
+    """The cuts of one order that make the longest load least, with a device for each stage."""
+    ends = _ends(loads, order, _MOST_CUTS)
     even_s = sum(loads.compute_s) / loads.targets.count + max(loads.compute_s)
     for factor in _LIMITS:
         limit_s = factor * even_s
         intervals = {
             start: _intervals(loads, order, start, ends, limit_s) for start in [0, *ends[:-1]]
         }
-        stages = _best_cuts(loads, order, intervals)
+        stages = _best_cuts(loads, order, intervals, 1)
         # A stage that computes longer than the limit has a longer load, too.
-        if stages is not None and longest_s(loads, stages) <= limit_s:
+        if stages is not None and loads.longest_s(stages) <= limit_s:
             return stages
     return None
 
 
-def _ends(loads: Loads, order: list[int]) -> list[int]:
+def _replicated(loads: Loads, order: list[int]) -> list[Stage] | None:
+    """The same, with any number of devices for each stage, at fewer positions."""
+    if loads.targets.count == 1:
+        return None
+    ends = _ends(loads, order, _MOST_REPLICATED_CUTS)
+    intervals = {
+        start: _intervals(loads, order, start, ends, math.inf) for start in [0, *ends[:-1]]
+    }
+    return _best_cuts(loads, order, intervals, loads.targets.count)
+
+
+def _ends(loads: Loads, order: list[int], most: int) -> list[int]:
     """Positions of the order before which a stage may end: all, or those of the fewest bytes among
-    neighbours."""
+    neighbours, `most` at most."""
     count = len(order)
-    if count <= _MOST_CUTS:
+    if count <= most:
         return list(range(1, count + 1))
     crossing = _crossing(loads, order)
-    width = -(-count // _MOST_CUTS)
+    width = -(-count // most)
     groups = (range(begin, min(begin + width, count)) for begin in range(1, count, width))
     return [min(group, key=lambda at: (crossing[at], at)) for group in groups] + [count]
 
@@ -112,7 +126,7 @@ def _intervals(
     """The stages that begin at a position and compute no longer than the limit."""
     operators, crossing = loads.graph.operators, loads.crossing
     found: list[_Interval] = []
-    compute_s = states = saved = in_bytes = out_bytes = 0.0
+    compute_s = states = saved = gradients = in_bytes = out_bytes = 0.0
     inside: set[int] = set()
     read: set[int] = set()
     # By operator of the interval: its readers outside.
@@ -124,6 +138,7 @@ def _intervals(
         compute_s += loads.compute_s[number]
         states += operators[number].state_bytes
         saved += operators[number].saved_bytes
+        gradients += operators[number].gradient_bytes
         if compute_s > limit_s or states > loads.targets.memory_bytes:
             break
         waiting[number] = len(loads.graph.readers[number])
@@ -138,41 +153,44 @@ def _intervals(
                 read.add(source)
                 in_bytes += crossing[source]
         if at + 1 in is_end:
-            seconds = loads.seconds(compute_s, in_bytes + out_bytes)
-            found.append((at + 1, seconds, states, saved))
+            link_bytes = in_bytes + out_bytes
+            found.append(_Interval(at + 1, compute_s, link_bytes, gradients, states, saved))
     return found
 
 
 def _best_cuts(
-    loads: Loads, order: list[int], intervals: dict[int, list[_Interval]]
-) -> list[int] | None:
+    loads: Loads, order: list[int], intervals: dict[int, list[_Interval]], most_replicas: int
+) -> list[Stage] | None:
     """The division of the order into intervals with the shortest longest load."""
     count, memory_bytes = len(order), loads.targets.memory_bytes
-    # By start, from the end of the order: the longest load of the stages from there, and the end
-    # of the first of them; with k stages from there, that one has k micro-batches in flight.
-    best: list[dict[int, tuple[float, int]]] = [{count: (0.0, count)}]
-    for in_flight in range(1, loads.targets.count + 1):
-        found: dict[int, tuple[float, int]] = {}
+    # By the number of devices and by start, from the end of the order: the longest load of the
+    # stages from there, and the end and the replicas of the first of them.
+    best: list[dict[int, tuple[float, int, int]]] = [{count: (0.0, count, 0)}]
+    for devices in range(1, loads.targets.count + 1):
+        found: dict[int, tuple[float, int, int]] = {}
         for start, ends in intervals.items():
-            for end, seconds, states, saved in ends:
-                if end not in best[-1] or states + in_flight * saved > memory_bytes:
-                    continue
-                longest = max(seconds, best[-1][end][0])
-                if start not in found or longest < found[start][0]:
-                    found[start] = (longest, end)
+            for each in ends:
+                for replicas in range(1, min(most_replicas, devices) + 1):
+                    after = best[devices - replicas].get(each.end)
+                    held = each.states + in_flight(devices, replicas) * each.saved
+                    if after is None or held > memory_bytes:
+                        continue
+                    own = loads.seconds(each.compute_s, each.link_bytes, each.gradients, replicas)
+                    if start not in found or max(own, after[0]) < found[start][0]:
+                        found[start] = (max(own, after[0]), each.end, replicas)
         best.append(found)
     whole = [number for number, found in enumerate(best) if number and 0 in found]
     if not whole:
         return None
-    stages, start = [], 0
-    for number in range(min(whole, key=lambda number: best[number][0][0]), 0, -1):
-        end = best[number][start][1]
-        stages.append(sum(1 << operator for operator in order[start:end]))
-        start = end
+    stages, start, devices = [], 0, min(whole, key=lambda number: best[number][0][0])
+    while devices > 0:
+        _, end, replicas = best[devices][start]
+        stages.append(Stage(sum(1 << operator for operator in order[start:end]), replicas))
+        start, devices = end, devices - replicas
     return stages
 
 
-def _moved(loads: Loads, stages: list[int]) -> list[int]:
+def _moved(loads: Loads, stages: list[Stage]) -> list[Stage]:
     """Moves operators from the stage with the longest load to the next one or the one before, as
     long as the longer load of the two falls."""
     stages = list(stages)
@@ -185,22 +203,21 @@ def _moved(loads: Loads, stages: list[int]) -> list[int]:
         for to, movable in _moves(loads, stages, longest):
             for number in movable:
                 left -= 1
-                changed = list(stages)
-                changed[longest] &= ~(1 << number)
-                changed[to] |= 1 << number
-                if changed[longest] == 0 or not _fits(loads, changed, to):
+                less = replace(stages[longest], part=stages[longest].part & ~(1 << number))
+                more = replace(stages[to], part=stages[to].part | 1 << number)
+                if not less.part or not _fits(loads, more, stages[to:]):
                     continue
-                if max(loads.load(changed[at]).seconds for at in (longest, to)) < seconds[longest]:
-                    stages, improved = changed, True
+                if loads.longest_s([less, more]) < seconds[longest]:
+                    stages[longest], stages[to], improved = less, more, True
                     break
             if improved:
                 break
     return stages
 
 
-def _moves(loads: Loads, stages: list[int], stage: int) -> list[tuple[int, list[int]]]:
+def _moves(loads: Loads, stages: list[Stage], stage: int) -> list[tuple[int, list[int]]]:
     """Operators of a stage that may be in the next one, or in the one before."""
-    part = stages[stage]
+    part = stages[stage].part
     moves = []
     ends: list[tuple[int, Callable[[int], int]]] = [
         (stage + 1, loads.readers.__getitem__),
@@ -212,6 +229,8 @@ def _moves(loads: Loads, stages: list[int], stage: int) -> list[tuple[int, list[
     return moves
 
 
-def _fits(loads: Loads, stages: list[int], to: int) -> bool:
-    in_flight = len(stages) - to
-    return loads.memory(stages[to], in_flight) <= loads.targets.memory_bytes
+def _fits(loads: Loads, stage: Stage, following: list[Stage]) -> bool:
+    """Whether a stage has room on its devices; `following`: those from its own to the last."""
+    devices = sum(each.replicas for each in following)
+    held = loads.memory(stage.part, in_flight(devices, stage.replicas))
+    return held <= loads.targets.memory_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from memtide.errors import InvalidArgument
@@ -29,10 +29,16 @@ class Operator:
     saved_bytes: float = 0.0
     # What each device that reads the operator's output receives. Its gradient has as many.
     output_bytes: float = 0.0
+    # Gradients of the weights that are trained: replicas of the operator sum them.
+    gradient_bytes: float = 0.0
 
     def compute_s(self) -> float:
         """Both passes."""
         return self.forward_s + self.backward_s
+
+
+# The fields of an operator but its name.
+NUMBERS = tuple(field.name for field in fields(Operator) if field.name != "name")
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def members(operators: int) -> Iterator[int]:
 
 
 def _check_numbers(operator: Operator) -> None:
-    for name in ("forward_s", "backward_s", "state_bytes", "saved_bytes", "output_bytes"):
+    for name in NUMBERS:
         value = getattr(operator, name)
         if not (math.isfinite(value) and value >= 0):
             raise InvalidArgument(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from memtide._plan.devices.graph import program
 from memtide._plan.devices.graph.answer import DeviceLoad, GraphPlan
 from memtide._plan.devices.graph.coarse import coarsened
 from memtide._plan.devices.graph.ideals import TooManyIdeals, best_stages
-from memtide._plan.devices.graph.linear import linear_stages, longest_s
-from memtide._plan.devices.graph.loads import Loads
+from memtide._plan.devices.graph.linear import linear_stages
+from memtide._plan.devices.graph.loads import Loads, Stage, in_flight
 from memtide._plan.devices.graph.operators import Graph, Targets, members
 from memtide._plan.devices.graph.schedule import Schedules, listed
 from memtide._util.sizes import format_size
@@ -41,37 +42,24 @@ def plan_graph(graph: Graph, targets: Targets, objective: str = "throughput") ->
 
 def _throughput(graph: Graph, targets: Targets) -> GraphPlan:
     loads = Loads(graph, targets)
-    even_s = max(sum(loads.compute_s) / targets.count, max(loads.compute_s))
-    stages = linear_stages(loads)
-    limit_s = math.inf if stages is None else longest_s(loads, stages)
-    method, exact = "cuts of topological orders", False
-    try:
-        better = best_stages(loads, limit_s)
-        method, exact = "all ideals", True
-    except TooManyIdeals:
-        better = None
-        for most in _COARSE_STAGES:
-            coarse = coarsened(graph, most)
-            try:
-                joined = best_stages(Loads(coarse.graph, targets), limit_s)
-            except TooManyIdeals:
-                continue
-            method = f"all ideals of {len(coarse.graph)} joined operators"
-            if joined is not None:
-                better = [_union(coarse.parts, stage) for stage in joined]
-            break
-    if better is not None and longest_s(loads, better) < limit_s:
-        stages = better
+    stages, method, bound_s = linear_stages(loads), "cuts of topological orders", loads.bound_s()
+    limit_s = math.inf if stages is None else loads.longest_s(stages)
+    exact = limit_s <= bound_s * (1 + _ROUNDING)
+    if not exact:
+        better, method, exact = _by_ideals(loads, limit_s)
+        if better is not None and loads.longest_s(better) < limit_s:
+            stages = better
     if stages is None:
         raise _does_not_fit(graph, targets, exact)
-    seconds = longest_s(loads, stages)
+    seconds = loads.longest_s(stages)
     devices = tuple(
-        _device_of_stage(loads, stage, len(stages) - at) for at, stage in enumerate(stages)
+        _device_of_stage(loads, stage, sum(each.replicas for each in stages[at:]))
+        for at, stage in enumerate(stages)
     )
     return GraphPlan(
         objective="throughput",
         seconds=seconds,
-        bound_s=seconds if exact else even_s,
+        bound_s=seconds if exact else bound_s,
         exact=exact,
         method=method,
         devices=devices,
@@ -79,14 +67,37 @@ def _throughput(graph: Graph, targets: Targets) -> GraphPlan:
     )
 
 
-def _device_of_stage(loads: Loads, stage: int, in_flight: int) -> DeviceLoad:
+def _by_ideals(loads: Loads, limit_s: float) -> tuple[list[Stage] | None, str, bool]:
+    """The best stages under a limit; how they were searched; and whether no others are better."""
+    try:
+        return best_stages(loads, limit_s), "all ideals", True
+    except TooManyIdeals:
+        pass
+    size = len(loads.graph)
+    for most in _COARSE_STAGES:
+        coarse = coarsened(loads.graph, most)
+        if len(coarse.graph) == size:
+            continue  # As before, it has too many.
+        size = len(coarse.graph)
+        try:
+            joined = best_stages(Loads(coarse.graph, loads.targets), limit_s)
+        except TooManyIdeals:
+            continue
+        stages = [replace(each, part=_union(coarse.parts, each.part)) for each in joined or ()]
+        return stages or None, f"all ideals of {size} joined operators", False
+    return None, "cuts of topological orders", False
+
+
+def _device_of_stage(loads: Loads, stage: Stage, devices: int) -> DeviceLoad:
     load = loads.load(stage)
     return DeviceLoad(
-        operators=_names(loads.graph, stage),
+        operators=_names(loads.graph, stage.part),
+        replicas=stage.replicas,
         compute_s=load.compute_s,
         in_bytes=load.in_bytes,
         out_bytes=load.out_bytes,
-        memory_bytes=loads.memory(stage, in_flight),
+        summed_bytes=load.gradient_bytes if stage.replicas > 1 else 0.0,
+        memory_bytes=loads.memory(stage.part, in_flight(devices, stage.replicas)),
         seconds=load.seconds,
     )
 
