@@ -32,7 +32,7 @@ from memtide._plan.question import Planned, Question
 from memtide._plan.training import States, Training
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_gpt.py"
-STEPS = 12
+STEPS = 10
 SECOND_RUN_EVERY = 5
 # Forward and backward passes compute six operations for each parameter and token.
 OPERATIONS = 6

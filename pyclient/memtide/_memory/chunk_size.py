@@ -20,7 +20,6 @@ The search is a pure function: it uses no clock, no daemon and no torch.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -173,7 +172,7 @@ def estimate(
     adopted: Sequence[Parameter], pools: Mapping[str, int], chunk_bytes: int, *, min_slots: int
 ) -> Estimate:
     """The estimate of one chunk size. REQUIRES: at least one parameter and one pool."""
-    layout = _layout(tuple(adopted), chunk_bytes)
+    layout = _Layout(adopted, chunk_bytes)
     tiers = [name for name in ("device", "host", "ssd") if pools.get(name)]
     slots = [pools[name] // chunk_bytes for name in tiers]
     passing = layout.widest + layout.lists
@@ -228,12 +227,6 @@ class _Layout:
         for p, span, gradient in zip(trained, updated, reversed(gradients), strict=True):
             state_chunks = sum(len(next(row)) for row in under[: len(p.states_bytes)])
             self.widest = max(self.widest, len(span) + len(gradient) + state_chunks)
-
-
-@functools.lru_cache(maxsize=64)
-def _layout(adopted: tuple[Parameter, ...], chunk_bytes: int) -> _Layout:
-    """A sweep over pools asks for the same layouts again and again."""
-    return _Layout(adopted, chunk_bytes)
 
 
 def _packed(sizes_bytes: Iterable[int], chunk_bytes: int) -> list[range]:
