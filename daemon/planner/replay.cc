@@ -84,6 +84,7 @@ class Player {
   absl::Status Release(const std::set<uint32_t>& chunks);
   absl::Status Allocate(uint32_t chunk);
   absl::Status MakeShadow(uint32_t chunk);
+  absl::StatusOr<ChunkId> AllocateOne(ChunkKind kind, bool undefined);
   absl::Status Free(uint32_t chunk);
   absl::Status Discard(uint32_t chunk);
 
@@ -269,33 +270,32 @@ absl::Status Player::Release(const std::set<uint32_t>& chunks) {
 
 absl::Status Player::MakeShadow(uint32_t chunk) {
   if (shadows_[chunk] != ChunkId(0)) return absl::OkStatus();
-  AllocateCall allocate;
-  allocate.call = node_.NextCall();
-  allocate.session = node_.session();
-  allocate.request_id = node_.NextRequest();
-  allocate.count = 1;
-  allocate.kind = sequence_.chunks[chunk].kind;
-  allocate.undefined = true;
-  MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
-  shadows_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
+  MEMTIDE_ASSIGN_OR_RETURN(shadows_[chunk],
+                           AllocateOne(sequence_.chunks[chunk].kind, /*undefined=*/true));
   return absl::OkStatus();
 }
 
 absl::Status Player::Allocate(uint32_t chunk) {
   // The content of an activation ended, and its chunk stayed (Free).
   if (ids_[chunk] != ChunkId(0)) return absl::OkStatus();
+  const PlayedChunk& played = sequence_.chunks[chunk];
+  // An arena of activations writes before it reads.
+  const bool undefined = played.undefined || played.kind == ChunkKind::kActivation;
+  MEMTIDE_ASSIGN_OR_RETURN(ids_[chunk], AllocateOne(played.kind, undefined));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChunkId> Player::AllocateOne(ChunkKind kind, bool undefined) {
   AllocateCall allocate;
   allocate.call = node_.NextCall();
   allocate.session = node_.session();
   allocate.request_id = node_.NextRequest();
   allocate.count = 1;
-  allocate.kind = sequence_.chunks[chunk].kind;
-  allocate.transient = allocate.kind == ChunkKind::kActivation;
-  // An arena of activations writes before it reads.
-  allocate.undefined = allocate.transient || sequence_.chunks[chunk].undefined;
+  allocate.kind = kind;
+  allocate.undefined = undefined;
+  allocate.transient = kind == ChunkKind::kActivation;
   MEMTIDE_ASSIGN_OR_RETURN(const Reply reply, node_.Call(allocate));
-  ids_[chunk] = std::get<AllocateReply>(reply.value).chunks.front();
-  return absl::OkStatus();
+  return std::get<AllocateReply>(reply.value).chunks.front();
 }
 
 // A trace has the Discard of an activation as the end of one chunk and the beginning of the next,

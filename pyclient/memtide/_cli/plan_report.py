@@ -167,7 +167,8 @@ def _choice_lines(choice: Choice, machine: Machine) -> Iterator[str]:
     ]
     resident = ""
     if choice.resident_bytes:
-        resident = f"; {format_size(choice.resident_bytes)} of states stay on the device"
+        where = "on the device" if choice.device_pool_bytes else "in host memory"
+        resident = f"; {format_size(choice.resident_bytes)} of states stay {where}"
     yield f"pools: {', '.join(pools) or 'none'}{resident}"
     if choice.activations:
         counts = Counter(choice.activations)

@@ -71,6 +71,18 @@ def test_an_answer_says_what_it_is_asked_for() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("device_pool_bytes", "where"), [(0, "in host memory"), (64 * plans.MIB, "on the device")]
+)
+def test_an_answer_says_where_states_stay(device_pool_bytes: int, where: str) -> None:
+    planned = plans.planned(device_pool_bytes=device_pool_bytes)
+    assert planned.answer.choice is not None
+    choice = replace(planned.answer.choice, resident_bytes=8 * plans.MIB)
+    planned = replace(planned, answer=replace(planned.answer, choice=choice))
+    text = "\n".join(plan_report.answer_lines(planned))
+    assert f"; 8.00 MiB of states stay {where}" in text
+
+
 def test_an_answer_that_does_not_fit_says_the_least() -> None:
     planned = plans.planned()
     answer = replace(planned.answer, fits=False, limit="It does not fit: host.", step_s=None)
