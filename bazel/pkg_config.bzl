@@ -38,7 +38,9 @@ def _impl(rctx):
             defines.append("HAVE_" + name.upper())
         build.append("cc_library(\n    name = %r,\n    defines = %r,\n    linkopts = %r,\n)\n" % (name, defines, links))
     for name, lib in rctx.attr.without_pc.items():
-        build.append("cc_library(\n    name = %r,\n    linkopts = [%r],\n    deps = [%r],\n)\n" % (name, lib.split(" ")[0], ":" + lib.split(" ")[1]))
+        library = lib.split(" ")
+        deps = [":" + dep for dep in library[1:]]
+        build.append("cc_library(\n    name = %r,\n    linkopts = [%r],\n    deps = %r,\n)\n" % (name, library[0], deps))
     rctx.file("WORKSPACE", "")
     rctx.file("BUILD.bazel", "\n".join(build))
     rctx.file("defs.bzl", "HAVE = %r\n" % have)
@@ -47,7 +49,7 @@ pkg_config_repository = repository_rule(
     implementation = _impl,
     attrs = {
         "packages": attr.string_dict(mandatory = True, doc = "target: pkg-config modules"),
-        "without_pc": attr.string_dict(doc = "target: '-lname dep', for libraries without a .pc file"),
+        "without_pc": attr.string_dict(doc = "target: '-lname dep...', for libraries without a .pc file, or that need not be there"),
         "optional": attr.string_list(),
     },
     environ = ["PATH", "PKG_CONFIG_LIBDIR", "PKG_CONFIG_PATH"],

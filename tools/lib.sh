@@ -24,6 +24,13 @@ bazel_test() {
   bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@"
 }
 
+# What tools/memtide builds.
+MEMTIDE_TARGETS=(//client:libmemtide.so //daemon:memtided //daemon/planner:memtide-replay)
+
+tools_are_built() {
+  (cd "$MEMTIDE_ROOT" && bazel_up_to_date -c opt "${MEMTIDE_TARGETS[@]}")
+}
+
 # The targets that a Bazel query names, one a line.
 bazel_query() { bazel query --noshow_progress --color=no --curses=no "$@"; }
 
