@@ -2,7 +2,8 @@
 """Adds up the result files of tools/test's stages; the last line is "N passed, M failed".
 
 Before the counts come the slowest tests, and the names of all that failed, as they are far up in a
-long log. Beside a stage's counts is how long it took, so that one that grew is seen.
+long log. Beside a stage's counts is how long it took and how long it may
+(budgets.txt), so that one that grew is seen.
 
 Per stage NAME there are NAME.status (its exit status), NAME.seconds and, where it ran tests,
 NAME.bep.json (Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
@@ -15,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 SLOWEST = 25
+BUDGETS = Path(__file__).with_name("budgets.txt")
 
 
 def bazel_results(lines):
@@ -88,13 +90,26 @@ def stage_results(status_file):
     return passed, failed
 
 
-def table(stages, seconds):
-    """A line for each stage, in their order, then the seconds of all together."""
-    lines = [
-        f"{stage:11} {passed:5} passed {len(failed):5} failed {seconds[stage]:6} s"
-        for stage, (passed, failed) in stages.items()
-    ]
-    return [*lines, f"{'together':11} {sum(seconds.values()):33} s"]
+def budgets(text):
+    """stage -> minutes."""
+    rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    return {stage: float(minutes) for stage, minutes in rows}
+
+
+def table(stages, seconds, planned):
+    """A line for each stage, in their order, with its budget, then the minutes of all together. An
+    arrow marks a stage that took half as long again as planned."""
+    lines = []
+    for stage, (passed, failed) in stages.items():
+        line = f"{stage:11} {passed:5} passed {len(failed):5} failed {seconds[stage] / 60:7.1f} min"
+        if stage in planned:
+            over = " <- over" if seconds[stage] > 90 * planned[stage] else ""
+            line += f" of {planned[stage]:4.1f}{over}"
+        lines.append(line)
+    together = f"{'together':11} {sum(seconds.values()) / 60:34.1f} min"
+    if planned.keys() >= stages.keys():
+        together += f" of {sum(planned[stage] for stage in stages):4.1f}"
+    return [*lines, together]
 
 
 def main():
@@ -109,7 +124,7 @@ def main():
     for stage, (_, failed) in stages.items():
         for name in failed:
             print(f"failed in {stage}: {name}")
-    print(*table(stages, seconds), sep="\n")
+    print(*table(stages, seconds, budgets(BUDGETS.read_text())), sep="\n")
     total_passed = sum(passed for passed, _ in stages.values())
     total_failed = sum(len(failed) for _, failed in stages.values())
     print(f"{total_passed} passed, {total_failed} failed")

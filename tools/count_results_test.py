@@ -87,14 +87,19 @@ class StageSeconds(unittest.TestCase):
 
 
 class Table(unittest.TestCase):
-    def test_each_stage_has_its_seconds_and_all_have_their_sum(self):
+    def test_each_stage_has_its_minutes_beside_its_budget_and_all_have_their_sum(self):
         stages = {"opt": (140, []), "cuda-header": (0, ["stage cuda-header"])}
         self.assertEqual(
-            [line.split() for line in count_results.table(stages, {"opt": 61, "cuda-header": 9})],
             [
-                ["opt", "140", "passed", "0", "failed", "61", "s"],
-                ["cuda-header", "0", "passed", "1", "failed", "9", "s"],
-                ["together", "70", "s"],
+                line.split()
+                for line in count_results.table(
+                    stages, {"opt": 61, "cuda-header": 9}, {"opt": 0.5}
+                )
+            ],
+            [
+                ["opt", "140", "passed", "0", "failed", "1.0", "min", "of", "0.5", "<-", "over"],
+                ["cuda-header", "0", "passed", "1", "failed", "0.1", "min"],
+                ["together", "1.2", "min"],
             ],
         )
 
