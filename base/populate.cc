@@ -20,7 +20,6 @@ namespace {
 
 // To populate this takes 0.4 ms at best, and to start a thread a tenth of a millisecond.
 constexpr Bytes kSmallestPart = MiB(4);
-constexpr Bytes kHugePage = MiB(2);
 
 int PopulateOnThisThread(char* data, size_t size) {
   // The kernel asks to repeat the call after a signal or a passing lack of resources.

@@ -4,7 +4,12 @@
 
 #include <cstddef>
 
+#include "base/bytes.h"
+
 namespace memtide {
+
+// What x86-64 maps by one entry of a page table.
+constexpr Bytes kHugePage = MiB(2);
 
 // How many threads populate together: a quarter of the cores, so that others have the rest. One
 // thread alone makes 0.6 to 10 GiB a second, the least in a virtual machine that gets its memory

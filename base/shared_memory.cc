@@ -30,7 +30,6 @@
 namespace memtide {
 namespace {
 
-constexpr Bytes kHugePage = MiB(2);
 constexpr char kShmemPolicy[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
 // A descriptor and a mapping, released by destruction unless moved into a SharedMemory.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes compile_commands.json from `bazel aquery`; extra arguments go to bazel.
 
-For clangd and clang-tidy, give --config=clang. Build once before, so that generated headers exist.
+Each file is an entry (--config=by_file). For clangd and clang-tidy, give --config=clang. Build once before, so that generated headers exist.
 """
 
 import json
@@ -36,7 +36,12 @@ def main():
     }
     query = 'mnemonic("CppCompile|CudaCompile", //...)'
     actions = bazel(
-        "aquery", "--output=jsonproto", "--include_artifacts=false", query, *sys.argv[1:]
+        "aquery",
+        "--config=by_file",
+        "--output=jsonproto",
+        "--include_artifacts=false",
+        query,
+        *sys.argv[1:],
     )
     entries = {}
     for action in json.loads(actions).get("actions", []):

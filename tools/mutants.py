@@ -10,7 +10,8 @@ A row is five lines: its name in brackets, then
     file: the path of what is broken
     original: a line of the file, which occurs there once; indentation is left out
     mutated: what stands there instead
-    test: a Bazel test target, or a path under tests/python with arguments for pytest
+    test: a Bazel test target, and which of its tests if not all (GoogleTest's filter); or a path
+        under tests/python with arguments for pytest
 
 The commit that is checked out is built in a Git worktree in a temporary folder, so the checkout
 stays as it is. Each test must pass there first. Then one line for each mutant: caught, survived, or
@@ -91,7 +92,8 @@ def test_fails(test, root, log):
     """Whether the test ran and failed; None: it could not be built or run."""
     if test.startswith("//"):
         script, failed = 'source tools/lib.sh; bazel_test -c opt "$@"', BAZEL_TESTS_FAILED
-        command = ["bash", "-c", script, "mutants", test]
+        target, _, chosen = test.partition(" ")
+        command = ["bash", "-c", script, "mutants", target, f"--test_filter={chosen}"]
     else:
         command, failed = ["tools/pytest", "-q", "-x", *test.split()], PYTEST_TESTS_FAILED
     status = subprocess.run(command, cwd=root, stdout=log, stderr=log, check=False).returncode

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from tidy import cxx
 
 # Declares getenv() and atoi() as the C library does, as the file may include neither header.
+# Several files may be one unit of the compiler.
 PRELUDE = (
     'extern "C" char* getenv(const char*) noexcept; extern "C" int atoi(const char*) noexcept; '
-    'namespace { const int g_mutant = getenv("MEMTIDE_MUTANT") == nullptr ? 0 : '
-    'atoi(getenv("MEMTIDE_MUTANT")); } '
+    'inline const int g_mutant = getenv("MEMTIDE_MUTANT") == nullptr ? 0 : '
+    'atoi(getenv("MEMTIDE_MUTANT")); '
 )
 
 _COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}

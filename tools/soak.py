@@ -36,7 +36,7 @@ SIMULATIONS = (
     "//tests/sim:common_test",
     "//tests/sim:pipeline_test",
 )
-KILLS = ("//tests/integration:step_kill_test", "//tests/integration:daemon_restart_test")
+KILLS = ("//tests/integration:stepping_test",)
 SEEDS_A_RUN = 1000
 FUZZ_SECONDS = 20
 LAST_LINES = 40

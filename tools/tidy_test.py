@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidy import cxx, faults, links, python, words
+from tidy import cxx, faults, headers, links, python, words
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -161,6 +161,12 @@ def check_todo(file):
         if re.search(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(\w.{4,}\))", line):
             yield number, "give the reason in parentheses"
 
+
+rule(
+    "expensive-header",
+    bad=("daemon/io/a.h", "#include <filesystem>\n"),
+    good=("daemon/io/a.cc", "#include <filesystem>\n"),
+)(headers.check_expensive)
 
 rule(
     "layering",

@@ -29,15 +29,13 @@ using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::ReadCommonFields;
 using memtide::client::Span;
+using memtide::client::Unwrap;
 
 // TakeReturned() writes to the caller's array as if it held Spans.
 static_assert(sizeof(Span) == sizeof(memtide_span));
 // In memtide.h, 0 stands for no choice, so its kinds of memory are one more than MemoryKind's.
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 static_assert(static_cast<int>(memtide::v1::MEMORY_KIND_CUDA_IPC) == MEMTIDE_CUDA_IPC);
-
-// memtide_client is declared and never defined: a program has only pointers to it.
-Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
 // PlaceId is a bare uint32_t, so an array of one is an array of the other.
 static_assert(sizeof(PlaceId) == sizeof(uint32_t) && alignof(PlaceId) == alignof(uint32_t), "");

@@ -10,8 +10,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/memtide.h"
 
 namespace memtide::client {
+
+class Client;
+
+// The client behind a program's handle. memtide_client is declared and never defined.
+inline Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
 // Returns the status code. The message of an error becomes the thread's last error.
 int ReportStatus(const absl::Status& status);

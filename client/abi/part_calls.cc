@@ -26,12 +26,11 @@ using memtide::client::PartState;
 using memtide::client::PlaceId;
 using memtide::client::ReadCommonFields;
 using memtide::client::StartedPart;
+using memtide::client::Unwrap;
 
 static_assert(sizeof(memtide_part_contents::work_digest) == kDigestBytes);
 // In memtide.h, 0 stands for no state, so its states are one more than PartState's.
 static_assert(static_cast<int>(PartState::kNeedsDigests) + 1 == MEMTIDE_NEEDS_DIGESTS);
-
-Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
 absl::StatusOr<OwnPart> ReadPart(const uint32_t* places, size_t count, size_t reads) {
   if (places == nullptr) return NullArgument("places");

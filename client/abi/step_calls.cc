@@ -22,6 +22,7 @@ using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
 using memtide::client::ReadCommonFields;
 using memtide::client::StepPart;
+using memtide::client::Unwrap;
 namespace v1 = memtide::v1;
 
 // Adam with AMSGrad has three states.
@@ -31,8 +32,6 @@ constexpr size_t kMaxStates = 3;
 static_assert(MEMTIDE_FLOAT32 == static_cast<int>(v1::NUMBER_FORMAT_FLOAT32), "");
 static_assert(MEMTIDE_BFLOAT16 == static_cast<int>(v1::NUMBER_FORMAT_BFLOAT16), "");
 static_assert(MEMTIDE_FLOAT16 == static_cast<int>(v1::NUMBER_FORMAT_FLOAT16), "");
-
-Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
 
 absl::Status SetRule(const memtide_step_options& options, v1::StepRequest* request) {
   switch (options.rule) {

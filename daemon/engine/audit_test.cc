@@ -8,7 +8,7 @@
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(2);
+constexpr Bytes kAuditedChunk = MiB(2);
 
 // An engine whose edges do at once what it asks for. Unlike EngineHarness, it checks no invariants.
 class PlainEngine {
@@ -36,10 +36,10 @@ class PlainEngine {
   void Open(SessionId session) {
     Post(ClientConnected{session, 1000, 1});
     OpenCall open{CallId(++calls_), session};
-    open.chunk_size = kChunk;
-    open.device_share = kChunk * 4;
-    open.host_share = kChunk * 4;
-    open.ssd_share = kChunk * 2048;
+    open.chunk_size = kAuditedChunk;
+    open.device_share = kAuditedChunk * 4;
+    open.host_share = kAuditedChunk * 4;
+    open.ssd_share = kAuditedChunk * 2048;
     Post(open);
   }
   void Allocate(SessionId session, uint32_t count) {
@@ -71,9 +71,9 @@ class PlainEngine {
 
 EngineOptions TwoJobs() {
   EngineOptions options;
-  options.device_capacities = {kChunk * 8};
-  options.host_capacity = kChunk * 8;
-  options.ssd_capacity = kChunk * 4096;
+  options.device_capacities = {kAuditedChunk * 8};
+  options.host_capacity = kAuditedChunk * 8;
+  options.ssd_capacity = kAuditedChunk * 4096;
   return options;
 }
 

@@ -109,7 +109,7 @@ class FakeDrives {
   Bytes next_;
 };
 
-double Sum(const std::vector<double>& speeds) {
+double TotalOf(const std::vector<double>& speeds) {
   double sum = 0;
   for (const double speed : speeds) sum += speed;
   return sum;
@@ -118,10 +118,10 @@ double Sum(const std::vector<double>& speeds) {
 // The part of the sum of all speeds that a store has.
 double Part(const std::vector<double>& speeds, const StripeCounts& counts, Bytes chunk) {
   FakeDrives drives(speeds, counts, MiB(1024));
-  return drives.Read(chunk, /*at_once=*/8, /*rounds=*/8) / Sum(speeds);
+  return drives.Read(chunk, /*at_once=*/8, /*rounds=*/8) / TotalOf(speeds);
 }
 
-StripeCounts BySpeed(const std::vector<double>& speeds) {
+StripeCounts StripesOf(const std::vector<double>& speeds) {
   std::vector<StripedDirectory> directories;
   for (size_t i = 0; i < speeds.size(); ++i) directories.push_back({i, speeds[i]});
   return StripesBySpeed(directories);
@@ -132,7 +132,7 @@ TEST(DrivesAtOnceTest, UnequalDrivesReachNearlyTheSumOfTheirSpeeds) {
       {3e9, 1e9}, {1e9, 10e9}, {1e9, 1e9}, {7e9, 5e9, 2e9}, {6.9e9, 1.37e9, 3.3e9, 3.2e9}};
   for (const std::vector<double>& speeds : drives) {
     for (const Bytes chunk : {MiB(16), MiB(64)}) {
-      const double part = Part(speeds, BySpeed(speeds), chunk);
+      const double part = Part(speeds, StripesOf(speeds), chunk);
       EXPECT_GE(part, 0.95) << testing::PrintToString(speeds) << " " << chunk;
       EXPECT_LE(part, 1.0001);
     }

@@ -20,7 +20,7 @@ namespace memtide {
 namespace {
 
 constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
-constexpr char kStorePrefix[] = ".memtide-store-";
+constexpr char kStoreFile[] = ".memtide-store-";
 constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
 // As much as one protobuf message may have.
 constexpr Bytes kMost((uint64_t{1} << 31) - 1);
@@ -28,7 +28,7 @@ constexpr Bytes kMost((uint64_t{1} << 31) - 1);
 std::string SnapshotName(JobId job) { return absl::StrCat(kSnapshotPrefix, job.value()); }
 
 std::string StorePath(const std::string& directory, StoreId store) {
-  return absl::StrCat(directory, "/", kStorePrefix, store.value());
+  return absl::StrCat(directory, "/", kStoreFile, store.value());
 }
 
 absl::Status Flush(int fd, const std::string& what) {
@@ -139,7 +139,7 @@ std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& dire
 std::set<StoreId> NamedStores(const std::vector<std::string>& directories) {
   std::set<StoreId> stores;
   for (const std::string& directory : directories) {
-    for (const std::string& name : NamesWith(directory, kStorePrefix)) {
+    for (const std::string& name : NamesWith(directory, kStoreFile)) {
       uint32_t store;
       if (absl::SimpleAtoi(name, &store)) stores.insert(StoreId(store));
     }

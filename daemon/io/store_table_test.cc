@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Direction = DiskTransfer::Direction;
 
-constexpr StoreId kStore(1);
+constexpr StoreId kTableStore(1);
 
 class StoreTableTest : public testing::Test {
  protected:
@@ -35,13 +35,14 @@ class StoreTableTest : public testing::Test {
   }
   static std::vector<OwnedFd> Duplicates(const StoreTable& stores) {
     std::vector<OwnedFd> files;
-    for (const int fd : stores.Files(kStore)) files.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    for (const int fd : stores.Files(kTableStore))
+      files.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     return files;
   }
   static void Move(Disk* disk, Direction direction, char* memory, Bytes size) {
     DiskTransfer transfer;
     transfer.direction = direction;
-    transfer.store = kStore;
+    transfer.store = kTableStore;
     transfer.size = size;
     transfer.memory = memory;
     std::promise<absl::Status> result;
@@ -63,19 +64,19 @@ TEST_F(StoreTableTest, AnAdoptedStoreKeepsTheStripesThatItWasMadeWith) {
     const std::shared_ptr<StoreTable> stores = Open();
     stores->StripeFromNowOn({3, 1}, {3e9, 1e9});
     ThreadDisk disk(stores, {}, "a test");
-    ASSERT_EQ(disk.MakeStore(kStore, kSize), absl::OkStatus());
+    ASSERT_EQ(disk.MakeStore(kTableStore, kSize), absl::OkStatus());
     Move(&disk, Direction::kWrite, memory.data(), kSize);
-    EXPECT_THAT(disk.StripesOf(kStore), ElementsAre(3, 1));
+    EXPECT_THAT(disk.StripesOf(kTableStore), ElementsAre(3, 1));
     files = Duplicates(*stores);
     wrong = Duplicates(*stores);
   }
   // The next process has measured other speeds.
   const std::shared_ptr<StoreTable> stores = Open();
   ThreadDisk disk(stores, {}, "a test");
-  EXPECT_EQ(disk.AdoptStore(kStore, kSize, {1, 1}, std::move(wrong)).code(),
+  EXPECT_EQ(disk.AdoptStore(kTableStore, kSize, {1, 1}, std::move(wrong)).code(),
             absl::StatusCode::kDataLoss);
-  ASSERT_EQ(disk.AdoptStore(kStore, kSize, {3, 1}, std::move(files)), absl::OkStatus());
-  EXPECT_THAT(disk.StripesOf(kStore), ElementsAre(3, 1));
+  ASSERT_EQ(disk.AdoptStore(kTableStore, kSize, {3, 1}, std::move(files)), absl::OkStatus());
+  EXPECT_THAT(disk.StripesOf(kTableStore), ElementsAre(3, 1));
   std::memset(memory.data(), 0, kSize.count());
   Move(&disk, Direction::kRead, memory.data(), kSize);
   for (uint64_t page = 0; page < kSize / KiB(4); ++page) {
@@ -89,7 +90,7 @@ TEST_F(StoreTableTest, AnAdoptedStoreKeepsTheStripesThatItWasMadeWith) {
 
 TEST_F(StoreTableTest, StripesOfADamagedRecordAreRefused) {
   const std::shared_ptr<StoreTable> stores = Open();
-  ASSERT_TRUE(stores->Make(kStore, MiB(64)).ok());
+  ASSERT_TRUE(stores->Make(kTableStore, MiB(64)).ok());
   for (const StripeCounts& counts :
        std::vector<StripeCounts>{{}, {1}, {0, 0}, {1, 1, 1}, {~0u, 2}}) {
     EXPECT_EQ(stores->Adopt(StoreId(2), MiB(64), counts, Duplicates(*stores)).code(),

@@ -12,13 +12,7 @@
 namespace memtide {
 namespace {
 
-using Kind = ChunkEvent::Kind;
-
-AccessSequence Made(const std::vector<std::string>& iterations) {
-  absl::StatusOr<AccessSequence> sequence = ToAccessSequence(BuildTrace(iterations));
-  EXPECT_TRUE(sequence.ok()) << sequence.status();
-  return *std::move(sequence);
-}
+using EventKind = ChunkEvent::Kind;
 
 // Every state that can be reached, and what it cost: which chunks are above, and which of all were
 // written to since they were last written back. What never comes back need not have been: writing
@@ -55,7 +49,7 @@ class BruteForce {
     before.swap(costs_);
     for (const auto& [state, cost] : before) {
       State next = state;
-      if (event.kind == Kind::kFree || event.kind == Kind::kAllocate) {
+      if (event.kind == EventKind::kFree || event.kind == EventKind::kAllocate) {
         next.above.erase(event.chunk);
         next.dirty.erase(event.chunk);
         next.below.erase(event.chunk);
@@ -66,7 +60,7 @@ class BruteForce {
           moves = 1 + static_cast<int>(next.dirty.erase(event.chunk));
         }
         next.above.insert(event.chunk);
-        if (event.kind == Kind::kWrite) next.dirty.insert(event.chunk);
+        if (event.kind == EventKind::kWrite) next.dirty.insert(event.chunk);
         Leave(next, event.chunk, cost + moves);
       }
     }
@@ -115,26 +109,27 @@ std::string RandomIteration(std::mt19937* random, const std::string& operations)
 TEST(OptimumTest, ALoopKeepsWhatFitsBesideTheTwoThatAreLeased) {
   // Two of the other four chunks can stay all the time.
   const LeastMoves moves =
-      LeastMovesRepeating(Made({"ar br cr dr er fr", "ar br cr dr er fr"}), 4, 0);
+      LeastMovesRepeating(BuildSequence({"ar br cr dr er fr", "ar br cr dr er fr"}), 4, 0);
   EXPECT_NEAR(moves.reads, 5, 1.01);
   EXPECT_EQ(moves.writes, 0);
 }
 
 TEST(OptimumTest, WhatFitsMovesOnlyTheFirstTime) {
-  const AccessSequence sequence = Made({"ar bw cr", "ar bw cr"});
+  const AccessSequence sequence = BuildSequence({"ar bw cr", "ar bw cr"});
   EXPECT_EQ(LeastMovesOnce(sequence, 3).Total(), 3);
   EXPECT_EQ(LeastMovesRepeating(sequence, 3, 0).Total(), 0);
 }
 
 TEST(OptimumTest, NewAndFreedChunksCostNothing) {
-  EXPECT_EQ(LeastMovesOnce(Made({"a+ aw a- b+ bw b- c+ cw c-"}), 2).Total(), 0);
+  EXPECT_EQ(LeastMovesOnce(BuildSequence({"a+ aw a- b+ bw b- c+ cw c-"}), 2).Total(), 0);
   // Unless one is used again: written and read.
-  EXPECT_EQ(LeastMovesOnce(Made({"a+ aw b+ bw c+ cw ar a- b- c-"}), 2).Total(), 2);
+  EXPECT_EQ(LeastMovesOnce(BuildSequence({"a+ aw b+ bw c+ cw ar a- b- c-"}), 2).Total(), 2);
 }
 
 TEST(OptimumTest, AWriteIsWrittenBackOnceForManyGaps) {
   // With two slots nothing is kept: a is read twice and written once.
-  const LeastMoves moves = LeastMovesOnce(Made({"a+ aw b+ br c+ cr ar b- c- d+ dr e+ er ar"}), 2);
+  const LeastMoves moves =
+      LeastMovesOnce(BuildSequence({"a+ aw b+ br c+ cr ar b- c- d+ dr e+ er ar"}), 2);
   EXPECT_EQ(moves.reads, 2);
   EXPECT_NEAR(moves.writes, 1, 1e-9);
 }
@@ -143,7 +138,7 @@ TEST(OptimumTest, IsExactWhereEveryUseReadsOrEveryUseWrites) {
   std::mt19937 random(7);
   for (int round = 0; round < 60; ++round) {
     for (const std::string operations : {"r", "w", "rrrr-"}) {
-      const AccessSequence sequence = Made({RandomIteration(&random, operations)});
+      const AccessSequence sequence = BuildSequence({RandomIteration(&random, operations)});
       const uint32_t slots = 2 + random() % 3;
       ASSERT_NEAR(LeastMovesOnce(sequence, slots).Total(), BruteForce(sequence, slots).Least(),
                   1e-6)
@@ -156,7 +151,7 @@ TEST(OptimumTest, IsNeverAboveWhatIsPossibleAndSeldomMuchBelow) {
   std::mt19937 random(8);
   double bounds = 0, possible = 0;
   for (int round = 0; round < 200; ++round) {
-    const AccessSequence sequence = Made({RandomIteration(&random, "rrrwww-")});
+    const AccessSequence sequence = BuildSequence({RandomIteration(&random, "rrrwww-")});
     const uint32_t slots = 2 + random() % 3;
     const double bound = LeastMovesOnce(sequence, slots).Total();
     const int least = BruteForce(sequence, slots).Least();
@@ -168,7 +163,7 @@ TEST(OptimumTest, IsNeverAboveWhatIsPossibleAndSeldomMuchBelow) {
 }
 
 TEST(OptimumTest, TheBytesOfANodeAreThoseOfItsBoundaries) {
-  const AccessSequence sequence = Made(std::vector<std::string>(3, "aw bw cw dw ew fw"));
+  const AccessSequence sequence = BuildSequence(std::vector<std::string>(3, "aw bw cw dw ew fw"));
   const LinkBytes least = LeastBytes(sequence, {2, 2, false}, kWarmUpIterations);
   EXPECT_EQ(least.to_device, sequence.chunk_size * 6);
   EXPECT_EQ(least.from_device, sequence.chunk_size * 6);

@@ -22,12 +22,6 @@ ReplayOptions Slots(uint32_t device, uint32_t host, Policy policy = Policy::kLru
   return options;
 }
 
-AccessSequence Made(const std::vector<std::string>& iterations) {
-  absl::StatusOr<AccessSequence> sequence = ToAccessSequence(BuildTrace(iterations));
-  EXPECT_TRUE(sequence.ok()) << sequence.status();
-  return *std::move(sequence);
-}
-
 std::vector<std::string> Times(size_t times, const std::string& iteration) {
   return std::vector<std::string>(times, iteration);
 }
@@ -39,14 +33,14 @@ ReplayResult Played(const AccessSequence& sequence, const ReplayOptions& options
 }
 
 TEST(ReplayTest, WhatFitsMovesOnce) {
-  const ReplayResult result = Played(Made(Times(4, "ar bw cr dw")), Slots(4, 4));
+  const ReplayResult result = Played(BuildSequence(Times(4, "ar bw cr dw")), Slots(4, 4));
   EXPECT_EQ(result.counted_iterations, 2u);
   EXPECT_EQ(result.counted.moved.Total(), Bytes(0));
   EXPECT_EQ(result.counted.stalled, Duration(0));
 }
 
 TEST(ReplayTest, LruReadsEachOfALoopThatDoesNotFit) {
-  const ReplayResult result = Played(Made(Times(5, "ar br cr dr er fr")), Slots(4, 6));
+  const ReplayResult result = Played(BuildSequence(Times(5, "ar br cr dr er fr")), Slots(4, 6));
   for (size_t i = kWarmUpIterations; i < result.iterations.size(); ++i) {
     const LinkBytes& moved = result.iterations[i].moved;
     EXPECT_EQ(moved.to_device, kChunk * 6) << i;
@@ -56,7 +50,7 @@ TEST(ReplayTest, LruReadsEachOfALoopThatDoesNotFit) {
 }
 
 TEST(ReplayTest, WhatWasWrittenIsWrittenBackWhereverItDoesNotFit) {
-  const AccessSequence sequence = Made(Times(4, "aw bw cw dw ew fw"));
+  const AccessSequence sequence = BuildSequence(Times(4, "aw bw cw dw ew fw"));
   const LinkBytes device = Played(sequence, Slots(4, 6)).iterations[3].moved;
   EXPECT_EQ(device.to_device, kChunk * 6);
   EXPECT_EQ(device.from_device, kChunk * 6);
@@ -70,12 +64,13 @@ TEST(ReplayTest, WhatWasWrittenIsWrittenBackWhereverItDoesNotFit) {
 
 TEST(ReplayTest, WhatIsFreedIsNeverWrittenBack) {
   // e and f are new in each iteration, and gone before room is needed.
-  const ReplayResult result = Played(Made(Times(4, "ar br e+ ew e- cr dr f+ fw f-")), Slots(5, 6));
+  const ReplayResult result =
+      Played(BuildSequence(Times(4, "ar br e+ ew e- cr dr f+ fw f-")), Slots(5, 6));
   EXPECT_EQ(result.counted.moved.from_device, Bytes(0));
 }
 
 TEST(ReplayTest, AMomentInHostMemoryBringsChunksThereAndTheDeviceReadsThemAgain) {
-  AccessSequence sequence = Made(Times(5, "aw bw | aw bw"));
+  AccessSequence sequence = BuildSequence(Times(5, "aw bw | aw bw"));
   for (size_t i = 1; i < sequence.moments.size(); i += 2) sequence.moments[i].on_host = true;
   const LinkBytes moved = Played(sequence, Slots(4, 4)).iterations[3].moved;
   EXPECT_EQ(moved.to_device, kChunk * 2);
@@ -84,18 +79,18 @@ TEST(ReplayTest, AMomentInHostMemoryBringsChunksThereAndTheDeviceReadsThemAgain)
 
 TEST(ReplayTest, StallsAddToTheComputeTimeThatPassesWhileChunksAreHeld) {
   // Each moment computes for a millisecond, and each of its uses waits for as long.
-  const ReplayResult result = Played(Made(Times(4, "ar br cr | dr er fr")), Slots(4, 6));
+  const ReplayResult result = Played(BuildSequence(Times(4, "ar br cr | dr er fr")), Slots(4, 6));
   EXPECT_EQ(result.iterations[2].stalled, milliseconds(6));
   EXPECT_EQ(result.iterations[2].elapsed, milliseconds(8) - Duration(2));  // A third is rounded.
   ReplayOptions faster = Slots(4, 6);
   faster.compute_scale = 0.5;
-  EXPECT_EQ(Played(Made(Times(4, "ar br | cr dr | er fr")), faster).iterations[2].elapsed,
+  EXPECT_EQ(Played(BuildSequence(Times(4, "ar br | cr dr | er fr")), faster).iterations[2].elapsed,
             milliseconds(6) + microseconds(1500));
 }
 
 TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
   // LRU never parts with a, which comes twice as often as the others.
-  const AccessSequence sequence = Made(Times(5, "ar br cr dr ar er fr gr"));
+  const AccessSequence sequence = BuildSequence(Times(5, "ar br cr dr ar er fr gr"));
   const Bytes lru = Played(sequence, Slots(4, 8)).iterations[3].moved.to_device;
   const Bytes fifo = Played(sequence, Slots(4, 8, Policy::kFifo)).iterations[3].moved.to_device;
   EXPECT_EQ(lru, kChunk * 6);
@@ -103,7 +98,7 @@ TEST(ReplayTest, FifoLetsGoOfWhatCameFirstHoweverOftenItIsUsed) {
 }
 
 TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
-  const AccessSequence sequence = Made(Times(6, "ar br cr dr er fr"));
+  const AccessSequence sequence = BuildSequence(Times(6, "ar br cr dr er fr"));
   const IterationCost belady = Played(sequence, Slots(4, 6, Policy::kBelady)).counted;
   EXPECT_LT(belady.moved.to_device, kChunk * 4 * 4);
   EXPECT_EQ(belady.moved.from_device, Bytes(0));
@@ -114,7 +109,7 @@ TEST(ReplayTest, BeladyKeepsPartOfALoopAndPatrickStarPaysBothWays) {
 
 TEST(ReplayTest, TheDaemonsPolicyBringsAheadWhileTheProcessComputes) {
   // A millisecond of computing for each chunk, which takes as long to come.
-  const AccessSequence sequence = Made(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
+  const AccessSequence sequence = BuildSequence(Times(6, "ar | br | cr | dr | er | fr | gr | hr"));
   const IterationCost belady = Played(sequence, Slots(5, 8, Policy::kBelady)).counted;
   const IterationCost memtide = Played(sequence, Slots(5, 8, Policy::kMemtide)).counted;
   EXPECT_LT(memtide.stalled, belady.stalled / 4);
@@ -125,7 +120,7 @@ TEST(ReplayTest, OnASlowLinkChunksLeaveThatAreSpreadOverTheStep) {
   // time; if neighbours left, their transfers would queue.
   std::string iteration = "ar";
   for (char chunk = 'b'; chunk <= 'x'; ++chunk) iteration += std::string(" | ") + chunk + "r";
-  const AccessSequence sequence = Made(Times(8, iteration));
+  const AccessSequence sequence = BuildSequence(Times(8, iteration));
   ReplayOptions options = Slots(20, 24, Policy::kMemtide);
   options.links.to_device.bytes_per_second /= 3;
   const std::vector<IterationCost> iterations = Played(sequence, options).iterations;
@@ -137,7 +132,7 @@ TEST(ReplayTest, OnASlowLinkChunksLeaveThatAreSpreadOverTheStep) {
 AccessSequence Stepped(const std::string& iteration, const std::vector<size_t>& parts,
                        Duration compute = milliseconds(1)) {
   constexpr size_t kTimes = 6;
-  AccessSequence sequence = Made(Times(kTimes, iteration));
+  AccessSequence sequence = BuildSequence(Times(kTimes, iteration));
   for (size_t i = 0; i < kTimes; ++i) {
     for (const size_t part : parts) {
       PlayedMoment& moment = sequence.moments[sequence.IterationBegin(i) + part];
@@ -243,7 +238,8 @@ TEST(ReplayTest, ActivationsThatAreFreedAndThoseThatAreDiscardedCostTheSame) {
 }
 
 TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
-  const AccessSequence sequence = Made(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
+  const AccessSequence sequence =
+      BuildSequence(Times(4, "aw br cr a- | a+ aw dw er fr br cw gw hr"));
   const ReplayResult one = Played(sequence, Slots(4, 4)), other = Played(sequence, Slots(4, 4));
   for (size_t i = 0; i < one.iterations.size(); ++i) {
     EXPECT_EQ(one.iterations[i].moved.Total(), other.iterations[i].moved.Total());
@@ -252,13 +248,13 @@ TEST(ReplayTest, TheSameTraceGivesTheSameResult) {
 }
 
 TEST(ReplayTest, ATraceThatIsOverAfterTheWarmUpIsRefused) {
-  const absl::Status status = Replay(Made(Times(2, "ar")), Slots(4, 4)).status();
+  const absl::Status status = Replay(BuildSequence(Times(2, "ar")), Slots(4, 4)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("2 complete iterations"), std::string::npos) << status;
 }
 
 TEST(ReplayTest, TooFewSlotsAreRefused) {
-  const AccessSequence sequence = Made(Times(3, "ar br cr dr er"));
+  const AccessSequence sequence = BuildSequence(Times(3, "ar br cr dr er"));
   const absl::Status few = Replay(sequence, Slots(3, 4)).status();
   EXPECT_EQ(few.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(few.message().find("4 slots at least"), std::string::npos) << few;

@@ -20,8 +20,8 @@
 namespace memtide {
 namespace {
 
-constexpr char kMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
-constexpr uint64_t kVersion = 4;
+constexpr char kJournalMagic[8] = {'m', 'e', 'm', 't', 'i', 'd', 'e', 'J'};
+constexpr uint64_t kJournalVersion = 4;
 // Version 1 has no stripes: its stores are striped evenly. Neither has version 2 jobs of ranks. Up
 // to version 3 no entry has a sum, and the word has no check. All else is the same.
 constexpr uint64_t kOldestVersion = 1, kFirstVersionWithSums = 4;
@@ -74,27 +74,27 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Create(Bytes most_live) {
   }
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Map(std::move(fd)));
   Header& header = HeaderOf(journal->memory_);
-  header.version = kVersion;
+  header.version = kJournalVersion;
   header.counts.store(ToWord({}), std::memory_order_release);
   journal->most_live_ = most_live;
   // The magic number comes last: a daemon that is killed before leaves a file that Open() refuses.
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  std::memcpy(header.magic, kJournalMagic, sizeof(kJournalMagic));
   return journal;
 }
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
   // Another version may have another size, too.
   struct {
-    char magic[sizeof(kMagic)];
+    char magic[sizeof(kJournalMagic)];
     uint64_t version;
   } start = {};
   const bool is_journal = pread(fd.get(), &start, sizeof(start), 0) == sizeof(start) &&
-                          std::memcmp(start.magic, kMagic, sizeof(kMagic)) == 0;
+                          std::memcmp(start.magic, kJournalMagic, sizeof(kJournalMagic)) == 0;
   if (!is_journal) return absl::DataLossError("the file is not a memtided journal");
-  if (start.version < kOldestVersion || start.version > kVersion) {
+  if (start.version < kOldestVersion || start.version > kJournalVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the journal has version ", start.version,
                                                       "; this memtided reads versions ",
-                                                      kOldestVersion, " to ", kVersion));
+                                                      kOldestVersion, " to ", kJournalVersion));
   }
   struct stat status;
   // A shorter file would be mapped all the same, and end the daemon with SIGBUS when it is read.
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(OwnedFd fd) {
   // A process that is killed here leaves the old half, or the new one, which the word tells apart.
   if (!active.has_value()) MEMTIDE_RETURN_IF_ERROR(journal->RewriteNow());
   // A daemon of an older version would read the records wrongly.
-  header.version = kVersion;
+  header.version = kJournalVersion;
   return journal;
 }
 

@@ -17,8 +17,8 @@
 namespace memtide {
 namespace {
 
-constexpr absl::string_view kMagic = "memtide-snapshot ";
-constexpr absl::string_view kVersion = "1\n";
+constexpr absl::string_view kSnapshotMagic = "memtide-snapshot ";
+constexpr absl::string_view kSnapshotVersion = "1\n";
 
 absl::Status Damaged(absl::string_view why) {
   return absl::DataLossError(absl::StrCat("is damaged: ", why));
@@ -51,14 +51,15 @@ std::string EncodeSnapshot(const Snapshot& snapshot) {
   record.chunks = snapshot.chunks;
   const std::string body = EncodeEntry(record).SerializeAsString();
   const uint64_t sum = SumOf({body.data(), body.size()});
-  std::string text = absl::StrCat(kMagic, kVersion);
+  std::string text = absl::StrCat(kSnapshotMagic, kSnapshotVersion);
   text.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
   return absl::StrCat(text, body);
 }
 
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view text) {
-  if (!absl::ConsumePrefix(&text, kMagic)) return Damaged("it does not begin as snapshots do");
-  if (!absl::ConsumePrefix(&text, kVersion)) {
+  if (!absl::ConsumePrefix(&text, kSnapshotMagic))
+    return Damaged("it does not begin as snapshots do");
+  if (!absl::ConsumePrefix(&text, kSnapshotVersion)) {
     return absl::FailedPreconditionError("is of another version of memtided");
   }
   uint64_t sum;

@@ -6,22 +6,20 @@
 namespace memtide {
 namespace {
 
-using absl::StatusCode;
-
 template <typename Request>
-StatusCode CodeOf(const Request& request) {
+absl::StatusCode StepCodeOf(const Request& request) {
   return ToEvent(request, NodeDefaults()).status().code();
 }
 
 TEST(ConvertStepTest, TakesAStep) {
   v1::StepRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it names no chunk";
   for (uint64_t id = 1; id <= 7; ++id) request.add_chunk_ids(id);
   request.set_reads(4);
   request.set_step(3);
   request.set_state_format(v1::NUMBER_FORMAT_BFLOAT16);
   v1::StepPiece& piece = *request.add_pieces();
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it has no rule";
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it has no rule";
   request.mutable_adam()->set_lr(0.5);
   request.mutable_adam()->set_decoupled_weight_decay(true);
   piece.set_elements(64);
@@ -46,10 +44,10 @@ TEST(ConvertStepTest, TakesAStep) {
   EXPECT_FALSE(work.pieces[0].new_rounded.has_value());
   EXPECT_FALSE(work.rounding_seed.has_value());
   for (int i = 0; i < 3; ++i) piece.add_states();
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "no rule keeps four states";
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "no rule keeps four states";
   piece.clear_states();
   request.set_gradient_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kUnimplemented);
 }
 
 TEST(ConvertStepTest, TakesAStepThatRounds) {
@@ -72,7 +70,7 @@ TEST(ConvertStepTest, TakesAStepThatRounds) {
   EXPECT_EQ(event->work->rounded_format, optimizer::Format::kFloat16);
   EXPECT_EQ(event->work->rounding_seed, 7u);
   request.set_rounded_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kUnimplemented);
 }
 
 TEST(ConvertStepTest, TakesAStepOfEachRule) {
@@ -97,13 +95,13 @@ TEST(ConvertStepTest, TakesAStepOfEachRule) {
 
 TEST(ConvertStepTest, TakesAPartOfTheSession) {
   v1::StartPartRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it names no chunk";
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it names no chunk";
   request.add_chunk_ids(3);
   request.add_chunk_ids(4);
   request.set_reads(1);
   request.set_part_id(9);
   request.mutable_deadline()->set_seconds(-1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument);
   request.mutable_deadline()->set_seconds(2);
   const auto event = ToEvent(request, NodeDefaults());
   ASSERT_TRUE(event.ok()) << event.status();
@@ -166,7 +164,7 @@ TEST(ConvertStepTest, CountsPiecesBeforeItMakesThem) {
   request.mutable_sgd();
   request.add_pieces();
   const absl::Status status = ToEvent(request, node).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "pieces: 4 with copies; at most 3 a call");
 }
 
@@ -174,7 +172,7 @@ TEST(ConvertStepTest, RefusesDigestsOfOtherLengthsAndNumbers) {
   const std::string digest(16, 'd');
   const auto message = [](const v1::StartPartRequest& request) {
     const absl::Status status = ToEvent(request, NodeDefaults()).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
   EXPECT_EQ(message(PartOfWork("short")), "work_digest: a digest of 5 bytes; it has 16, or none");

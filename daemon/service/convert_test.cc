@@ -7,8 +7,6 @@
 namespace memtide {
 namespace {
 
-using absl::StatusCode;
-
 NodeDefaults NodeWithDevice() {
   NodeDefaults node;
   node.fastest = Tier::kDevice;
@@ -22,7 +20,7 @@ v1::FetchRequest SomeFetch() {
 }
 
 template <typename Request>
-StatusCode CodeOf(const Request& request) {
+absl::StatusCode CodeOf(const Request& request) {
   return ToEvent(request, NodeWithDevice()).status().code();
 }
 
@@ -48,12 +46,12 @@ TEST(ConvertTest, ADeviceIsNamedByItsNumberOrItsUuid) {
   EXPECT_EQ(ToEvent(request, node)->device, 2u);
   request.set_cuda_device_uuid("sixteen bytes on");
   const absl::Status unknown = ToEvent(request, node).status();
-  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(unknown.message().find("none of the node's 3 devices"), absl::string_view::npos);
   for (const char* const wrong : {"", "sixteen bytes of a name"}) {
     request.set_cuda_device_uuid(wrong);
     const absl::Status status = ToEvent(request, node).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find("a uuid has 16"), absl::string_view::npos) << status;
   }
 }
@@ -76,22 +74,22 @@ TEST(ConvertTest, TakesWhatAFetchSays) {
 }
 
 TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
-  EXPECT_EQ(CodeOf(v1::FetchRequest()), StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(v1::EvictRequest()), StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(v1::PrefetchRequest()), StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(v1::DescribeRequest()), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::FetchRequest()), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::EvictRequest()), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::PrefetchRequest()), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(v1::DescribeRequest()), absl::StatusCode::kInvalidArgument);
   v1::FetchRequest request;
   for (int i = 0; i < static_cast<int>(Limits().chunks_per_call); ++i) request.add_chunk_ids(1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);
   request.add_chunk_ids(1);
   const absl::Status status = ToEvent(request, NodeWithDevice()).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("4097 chunks; at most 4096"), absl::string_view::npos) << status;
 
   v1::FetchRequest many_releases = SomeFetch();
   for (int i = 0; i <= static_cast<int>(Limits().chunks_per_call); ++i)
     many_releases.add_release_chunk_ids(1);
-  EXPECT_EQ(CodeOf(many_releases), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(many_releases), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ConvertTest, ReadsWhatWasUsed) {
@@ -114,7 +112,7 @@ TEST(ConvertTest, ReadsWhatWasUsed) {
   EXPECT_EQ(report.uses.at(0).chunk, ChunkId(5));
   EXPECT_EQ(report.uses.at(1).access, Access::kWrite);
   moment->set_phase(static_cast<v1::Phase>(9));
-  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 // Each costs the client two bytes, and would cost the daemon a hundred.
@@ -148,20 +146,20 @@ TEST(ConvertTest, NamesTheKnownRangeOfAnEnum) {
   v1::FetchRequest request = SomeFetch();
   request.set_tier(static_cast<v1::Tier>(9));
   const absl::Status status = ToEvent(request, NodeWithDevice()).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(), "tier: 9 is not known here; known: 0 to 3");
 
   v1::FetchRequest access = SomeFetch();
   access.set_access(static_cast<v1::Access>(-1));
-  EXPECT_EQ(CodeOf(access), StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf(access), absl::StatusCode::kUnimplemented);
   v1::FetchRequest policy = SomeFetch();
   policy.set_wait_policy(static_cast<v1::WaitPolicy>(3));
-  EXPECT_EQ(CodeOf(policy), StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf(policy), absl::StatusCode::kUnimplemented);
   v1::AllocateRequest allocate;
   allocate.set_request_id(1);
   allocate.set_count(1);
   allocate.set_kind(static_cast<v1::ChunkKind>(5));
-  EXPECT_EQ(CodeOf(allocate), StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf(allocate), absl::StatusCode::kUnimplemented);
 }
 
 TEST(ConvertTest, ZerosAreTheDefault) {
@@ -185,24 +183,24 @@ TEST(ConvertTest, OnlyActivationsAreTransient) {
   EXPECT_TRUE(ToEvent(allocate, NodeDefaults{})->transient);
   EXPECT_EQ(ToEvent(allocate, NodeDefaults{})->home, Tier::kHost);
   allocate.set_home_tier(static_cast<v1::Tier>(9));
-  EXPECT_EQ(CodeOf(allocate), StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf(allocate), absl::StatusCode::kUnimplemented);
 }
 
 TEST(ConvertTest, RefusesTiersThatACallCannotMean) {
   v1::FetchRequest fetch = SomeFetch();
   fetch.set_tier(v1::TIER_SSD);
-  EXPECT_EQ(CodeOf(fetch), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(fetch), absl::StatusCode::kInvalidArgument);
   v1::PrefetchRequest prefetch;
   prefetch.add_chunk_ids(1);
   prefetch.set_tier(v1::TIER_SSD);
-  EXPECT_EQ(CodeOf(prefetch), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(prefetch), absl::StatusCode::kInvalidArgument);
   v1::EvictRequest evict;
   evict.add_chunk_ids(1);
-  EXPECT_EQ(CodeOf(evict), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(evict), absl::StatusCode::kInvalidArgument);
   evict.set_tier(v1::TIER_DEVICE);
-  EXPECT_EQ(CodeOf(evict), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(evict), absl::StatusCode::kInvalidArgument);
   evict.set_tier(v1::TIER_SSD);
-  EXPECT_EQ(CodeOf(evict), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(evict), absl::StatusCode::kOk);
 }
 
 TEST(ConvertTest, RefusesDurationsThatCannotBeMeant) {
@@ -212,39 +210,39 @@ TEST(ConvertTest, RefusesDurationsThatCannotBeMeant) {
     request.mutable_deadline()->set_nanos(nanos);
     return CodeOf(request);
   };
-  EXPECT_EQ(code(600, 0), StatusCode::kOk);
-  EXPECT_EQ(code(600, 1), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(INT64_MAX, 999'999'999), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(INT64_MIN, 0), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(-1, 0), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(1, -1), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(0, 1'000'000'000), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(600, 0), absl::StatusCode::kOk);
+  EXPECT_EQ(code(600, 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(INT64_MAX, 999'999'999), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(INT64_MIN, 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(-1, 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(1, -1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, 1'000'000'000), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ConvertTest, RefusesSizesAndNamesThatNoJobCanHave) {
   v1::OpenRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kOk);  // Zero: the size of the job that is joined.
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);  // Zero: the size of the job that is joined.
   request.set_chunk_size_bytes(MiB(2).count() + 1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
   request.set_chunk_size_bytes(GiB(1).count() + MiB(2).count());
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
   request.set_chunk_size_bytes(GiB(1).count());
   request.set_job_name(std::string(kMaxJobNameBytes, 'j'));
-  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);
   request.set_job_name(std::string(kMaxJobNameBytes + 1, 'j'));
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ConvertTest, AJobNameHasNoControlCharacters) {
   v1::OpenRequest request;
   for (const char* const name : {"run 7/[b]", "\u00a0\u00e9\u20ac", "\u3080"}) {
     request.set_job_name(name);
-    EXPECT_EQ(CodeOf(request), StatusCode::kOk) << name;
+    EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk) << name;
   }
   // Escape, newline, delete, and the last of the C1 set, in which U+009B begins a sequence, too.
   for (const char* const name : {"\x1b[2J", "a\nb", "a\x7f", "a\xc2\x9f", "\xc2\x9b[2J"}) {
     request.set_job_name(name);
-    EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument) << name;
   }
   request.set_job_name("a\x1b");
   EXPECT_EQ(ToEvent(request, NodeWithDevice()).status().message(),
@@ -287,7 +285,7 @@ TEST(ConvertTest, RefusesRanksThatNoTrainingCanHave) {
     request.set_ranks(ranks);
     request.set_job_name(job);
     const absl::Status status = ToEvent(request, NodeWithDevice()).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << rank << " of " << ranks;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << rank << " of " << ranks;
     return std::string(status.message());
   };
   EXPECT_EQ(message(2, 2, "training"), "rank: 2; must be less than ranks, 2");
@@ -306,7 +304,7 @@ TEST(ConvertTest, TakesHowDeviceMemoryIsToBeLent) {
   request.set_device_memory(v1::MEMORY_KIND_SHARED_MEMORY);
   EXPECT_EQ(ToEvent(request, NodeWithDevice())->device_memory, MemoryKind::kSharedMemory);
   request.set_device_memory(static_cast<v1::MemoryKind>(4));
-  EXPECT_EQ(CodeOf(request), StatusCode::kUnimplemented);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kUnimplemented);
   OpenReply reply;
   reply.device_memory = MemoryKind::kCudaDescriptor;
   v1::OpenResponse response;
@@ -323,7 +321,7 @@ TEST(ConvertTest, TakesAResizeAndAnswersIt) {
   EXPECT_EQ(event->device_share, Bytes(UINT64_MAX));
   EXPECT_EQ(event->deadline, std::chrono::minutes(10));
   request.mutable_deadline()->set_nanos(1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
   v1::ResizeResponse response;
   ToResponse(ResizeReply{12, 9}, &response);
   EXPECT_EQ(response.device_slots(), 12u);
@@ -332,7 +330,7 @@ TEST(ConvertTest, TakesAResizeAndAnswersIt) {
 
 TEST(ConvertTest, TakesAsManyRegionsBackAsAJobCanHave) {
   v1::ReturnRegionsRequest request;
-  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);
   for (uint32_t id = 0; id < Limits().device_regions; ++id) request.add_region_ids(id);
   const auto event = ToEvent(request, NodeWithDevice());
   ASSERT_TRUE(event.ok());
@@ -340,27 +338,27 @@ TEST(ConvertTest, TakesAsManyRegionsBackAsAJobCanHave) {
   EXPECT_EQ(event->regions[7], RegionId(7));
   request.add_region_ids(1);
   const absl::Status status = ToEvent(request, NodeWithDevice()).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("4097 regions; at most 4096"), absl::string_view::npos) << status;
 }
 
 TEST(ConvertTest, WantsARequestIdWhereARetryMustBeKnown) {
   v1::AllocateRequest allocate;
   allocate.set_count(1);
-  EXPECT_EQ(CodeOf(allocate), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(allocate), absl::StatusCode::kInvalidArgument);
   v1::ReleaseRequest release;
   release.add_chunk_ids(1);
-  EXPECT_EQ(CodeOf(release), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(release), absl::StatusCode::kInvalidArgument);
   v1::FreeRequest free;
   free.add_chunk_ids(1);
-  EXPECT_EQ(CodeOf(free), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(free), absl::StatusCode::kInvalidArgument);
   free.set_request_id(1);
-  EXPECT_EQ(CodeOf(free), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(free), absl::StatusCode::kOk);
   v1::DiscardRequest discard;
   discard.add_chunk_ids(1);
-  EXPECT_EQ(CodeOf(discard), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(discard), absl::StatusCode::kInvalidArgument);
   discard.set_request_id(1);
-  EXPECT_EQ(CodeOf(discard), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(discard), absl::StatusCode::kOk);
 }
 
 TEST(ConvertTest, DuplicatesAreNoMoreThanACallMayMake) {
@@ -368,7 +366,7 @@ TEST(ConvertTest, DuplicatesAreNoMoreThanACallMayMake) {
   request.add_chunk_ids(7);
   request.add_chunk_ids(9);
   request.set_copies(3);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument) << "it has no request_id";
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument) << "it has no request_id";
   request.set_request_id(1);
   const absl::StatusOr<DuplicateCall> call = ToEvent(request, NodeDefaults());
   ASSERT_TRUE(call.ok()) << call.status();
@@ -376,11 +374,11 @@ TEST(ConvertTest, DuplicatesAreNoMoreThanACallMayMake) {
   EXPECT_EQ(call->chunks, (std::vector<ChunkId>{ChunkId(7), ChunkId(9)}));
   EXPECT_EQ(call->copies, 3u);
   request.set_copies(0);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
   request.set_copies(Limits().chunks_per_call / 2);
-  EXPECT_EQ(CodeOf(request), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);
   request.set_copies(Limits().chunks_per_call / 2 + 1);
-  EXPECT_EQ(CodeOf(request), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInvalidArgument);
   AllocateReply reply;
   reply.chunks = {ChunkId(70), ChunkId(90)};
   v1::DuplicateResponse response;
@@ -391,11 +389,11 @@ TEST(ConvertTest, DuplicatesAreNoMoreThanACallMayMake) {
 
 TEST(ConvertTest, AnOfferHasChunksAndADeadlineThatTheNodeAllows) {
   v1::OfferRequest offer;
-  EXPECT_EQ(CodeOf(offer), StatusCode::kInvalidArgument) << "it names no chunk";
+  EXPECT_EQ(CodeOf(offer), absl::StatusCode::kInvalidArgument) << "it names no chunk";
   offer.add_chunk_ids(7);
-  EXPECT_EQ(CodeOf(offer), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(offer), absl::StatusCode::kOk);
   offer.mutable_deadline()->set_seconds(-1);
-  EXPECT_EQ(CodeOf(offer), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(offer), absl::StatusCode::kInvalidArgument);
   OfferReply reply;
   reply.shared = {0, 2};
   reply.leased = {1};

@@ -25,9 +25,9 @@ constexpr size_t kFewGroups = 64;
 // SO_PEERPIDFD, which the headers of Debian 12 do not have.
 constexpr int kPeerPidFd = 77;
 
-std::string ErrnoText() { return std::strerror(errno); }
-
 }  // namespace
+
+std::string ErrnoText() { return std::strerror(errno); }
 
 absl::StatusOr<int> ListenUnix(const std::string& path, int type) {
   sockaddr_un address = {};

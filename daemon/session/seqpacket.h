@@ -16,6 +16,9 @@
 
 namespace memtide {
 
+// What errno means.
+std::string ErrnoText();
+
 // A listening socket at `path`, mode 0660, of type SOCK_SEQPACKET or SOCK_STREAM. REQUIRES: `path`
 // does not exist.
 absl::StatusOr<int> ListenUnix(const std::string& path, int type);

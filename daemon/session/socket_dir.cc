@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/parent_directories.h"
 #include "base/status_macros.h"
+#include "daemon/session/seqpacket.h"
 
 namespace memtide {
 namespace {
@@ -25,8 +26,6 @@ constexpr mode_t kDirectoryMode = 0750;
 constexpr char kFdSocket[] = "fd.sock";
 constexpr char kGrpcSocket[] = "grpc.sock";
 constexpr char kMetricsAddress[] = "metrics_address";
-
-std::string ErrnoText() { return std::strerror(errno); }
 
 // "/grpc.sock" is the longest name; sun_path ends with a zero.
 absl::Status CheckLength(const std::string& path) {

@@ -23,7 +23,7 @@ namespace memtide {
 namespace {
 
 // While descriptors are short: soon enough for a client, and no load.
-constexpr int kRetryMs = 100;
+constexpr int kAcceptAgainMs = 100;
 // The bound of one AcceptSome, so that a flood of connections cannot keep Serve from ending.
 constexpr int kAcceptsInARow = 128;
 constexpr std::chrono::minutes kBetweenComplaints{1};
@@ -75,8 +75,8 @@ void StreamAcceptor::Serve() {
     std::array<pollfd, 2> watched = {};
     watched[0] = {descriptors_are_short ? -1 : listening_.get(), POLLIN, 0};
     watched[1] = {wake_.get(), POLLIN, 0};
-    const int count =
-        poll(watched.data(), watched.size(), descriptors_are_short ? kRetryMs : /*for ever*/ -1);
+    const int count = poll(watched.data(), watched.size(),
+                           descriptors_are_short ? kAcceptAgainMs : /*for ever*/ -1);
     MEMTIDE_CHECK(count >= 0 || errno == EINTR) << "poll: " << std::strerror(errno);
     if (count > 0 && watched[1].revents != 0) return;
     descriptors_are_short = !AcceptSome();

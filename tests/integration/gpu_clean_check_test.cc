@@ -8,13 +8,12 @@
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
 
 using ::testing::HasSubstr;
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 class GpuCleanCheckTest : public testing::Test {
  protected:

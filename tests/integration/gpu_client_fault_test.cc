@@ -11,15 +11,10 @@
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
-
-constexpr Bytes kGpuMemory = MiB(64);
-constexpr uint32_t kChunks = 3 * kGpuSlots;
-constexpr Duration kPatience = std::chrono::seconds(60);
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 class GpuClientFaultTest : public testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr Bytes kGpuMemory = MiB(64);
-constexpr uint32_t kChunks = 3 * kGpuSlots;
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 std::string Faults(const std::string& faults) { return "MEMTIDE_FAKE_CUDA_FAULTS=" + faults; }
 

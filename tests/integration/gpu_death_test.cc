@@ -9,17 +9,13 @@
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/child_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr Bytes kGpuMemory = MiB(64);
-constexpr uint32_t kChunks = 3 * kGpuSlots;
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 TEST(GpuDeathTest, AProgramKilledHoldingLeasesLeavesTheWholeGpuToTheNext) {
   GpuNode node;

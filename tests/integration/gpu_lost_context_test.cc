@@ -12,13 +12,12 @@
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
 
 using ::testing::HasSubstr;
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 // A named job of two chunks: a parameter, and its shadow chunk, into which each step is written.
 class GpuLostContextTest : public testing::Test {

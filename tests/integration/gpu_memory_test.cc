@@ -10,14 +10,12 @@
 #include "base/cuda/fake/fake_cuda.h"
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
 
-constexpr Bytes kGpuMemory = MiB(64);
-constexpr uint32_t kChunks = 6 * kGpuSlots;
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
+constexpr uint32_t kManyChunks = 6 * kGpuSlots;
 
 TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
   GpuNode node;
@@ -26,15 +24,15 @@ TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
   EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
   EXPECT_EQ(client->properties().job.device_memory, MemoryKind::kCudaDescriptor);
   EXPECT_FALSE(client->properties().handles_faults);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
-  FillEach(client.get(), Places(*range, 0, kChunks), 0);
+  FillEach(client.get(), Places(*range, 0, kManyChunks), 0);
   std::mt19937 random(1);
-  std::vector<uint64_t> stamps(kChunks, 0);
+  std::vector<uint64_t> stamps(kManyChunks, 0);
   for (uint64_t step = 1; step <= 200; ++step) {
     // Three different chunks.
-    const uint32_t n = random() % kChunks;
-    for (const uint32_t each : {n, (n + 7) % kChunks, (n + 31) % kChunks}) {
+    const uint32_t n = random() % kManyChunks;
+    for (const uint32_t each : {n, (n + 7) % kManyChunks, (n + 31) % kManyChunks}) {
       const std::vector<PlaceId> place = Places(*range, each, 1);
       const bool writes = random() % 2 == 0;
       const auto use = client->Use(place, writes ? Access::kWrite : Access::kRead);
@@ -46,7 +44,7 @@ TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
     }
   }
   const v1::InspectNodeResponse seen = node.Inspect();
-  EXPECT_GT(seen.counters().ssd_read_bytes(), kGpuChunk.count() * kChunks);
+  EXPECT_GT(seen.counters().ssd_read_bytes(), kGpuChunk.count() * kManyChunks);
   EXPECT_EQ(FreeGpuMemory(), kGpuMemory - kGpuChunk * kGpuSlots);
 }
 
@@ -54,12 +52,12 @@ TEST(GpuMemoryTest, ManyChunksAreUsedAtOnceByManyThreads) {
   GpuNode node;
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 3; ++worker) {
     threads.emplace_back([&, worker] {
-      const std::vector<PlaceId> mine = Places(*range, worker * kChunks / 3, kChunks / 3);
+      const std::vector<PlaceId> mine = Places(*range, worker * kManyChunks / 3, kManyChunks / 3);
       for (uint64_t round = 1; round <= 3; ++round) {
         FillEach(client.get(), mine, round);
         EXPECT_EQ(CountWrongEach(client.get(), mine, round), 0u);
@@ -77,11 +75,11 @@ TEST(GpuMemoryTest, WhereLittleCanBePinnedTheRestIsCopiedThroughTheRing) {
   {
     const auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     for (uint64_t round = 1; round <= 3; ++round) {
-      FillEach(client.get(), Places(*range, 0, kChunks), round);
-      EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), round), 0u);
+      FillEach(client.get(), Places(*range, 0, kManyChunks), round);
+      EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kManyChunks), round), 0u);
     }
     const v1::HostMemory seen = node.Inspect().host_memory();
     EXPECT_EQ(seen.staging_bytes(), MiB(16).count());
@@ -118,9 +116,9 @@ TEST(GpuMemoryTest, AClosedClientLeavesTheGpuFree) {
     {
       const auto client = OpenClient(GpuJob(node));
       ASSERT_NE(client, nullptr);
-      const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+      const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
       ASSERT_TRUE(range.ok()) << range.status();
-      FillEach(client.get(), Places(*range, 0, kChunks), 1);
+      FillEach(client.get(), Places(*range, 0, kManyChunks), 1);
       // One chunk is still in use when the client is closed.
       ASSERT_TRUE(client->Acquire({range->first}, Access::kWrite).ok());
     }

@@ -10,18 +10,14 @@
 #include "base/cuda/fake/importer_process.h"
 #include "tests/integration/child_process.h"
 #include "tests/integration/gpu_node.h"
+#include "tests/integration/one_gpu.h"
 
 namespace memtide::client {
 namespace {
 
-constexpr Bytes kGpuMemory = MiB(64);
 const Bytes kFull = kGpuChunk * kGpuSlots;
 const Bytes kHalf = kGpuChunk * (kGpuSlots / 2);
-constexpr uint32_t kChunks = 3 * kGpuSlots;
 constexpr Duration kSoon = std::chrono::milliseconds(50);
-constexpr Duration kPatience = std::chrono::seconds(60);
-
-const SharedFakeCuda shared("memory=64MiB,delay_us=50");
 
 class GpuResizeTest : public testing::Test {
  protected:

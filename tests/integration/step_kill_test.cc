@@ -11,7 +11,7 @@
 namespace memtide {
 namespace {
 
-constexpr int kKills = 200;
+constexpr int kStepKills = 200;
 
 TEST(StepKillTest, TwoHundredDeathsLeaveWholeSteps) {
   ScratchDirectory directory;
@@ -20,7 +20,7 @@ TEST(StepKillTest, TwoHundredDeathsLeaveWholeSteps) {
   DaemonProcess daemon(options.Flags(sockets, directory.path()));
   ASSERT_TRUE(daemon.WaitUntilReady()) << daemon.log();
   Stepping stepping(sockets, options);
-  const int kills = kKills * options.percent_of_kills / 100;
+  const int kills = kStepKills * options.percent_of_kills / 100;
   for (int kill = 0; kill < kills && !HasFailure(); ++kill) {
     SCOPED_TRACE(kill);
     stepping.TrainAndDie([] {});

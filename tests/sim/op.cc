@@ -6,7 +6,7 @@
 namespace memtide::sim {
 namespace {
 
-constexpr const char* kNames[kOpKinds] = {
+constexpr const char* kOpNames[kOpKinds] = {
     "kConnect",  "kOpen",    "kHang",    "kClose",         "kGone",     "kAllocate",
     "kFetch",    "kRelease", "kWrite",   "kEvict",         "kPrefetch", "kFree",
     "kDescribe", "kInspect", "kDrain",   "kReplay",        "kHostile",  "kComplete",
@@ -48,7 +48,7 @@ std::string ToSource(const std::vector<Op>& ops) {
   std::string source = "{";
   for (const Op& op : ops) {
     absl::StrAppend(&source, source.size() > 1 ? ",\n " : "",
-                    "{OpKind::", kNames[static_cast<size_t>(op.kind)], ", ", op.who, ", ", op.how,
+                    "{OpKind::", kOpNames[static_cast<size_t>(op.kind)], ", ", op.who, ", ", op.how,
                     "}");
   }
   return source + "}";

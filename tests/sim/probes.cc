@@ -7,7 +7,7 @@
 namespace memtide::sim {
 namespace {
 
-constexpr const char* kNames[] = {
+constexpr const char* kProbeNames[] = {
     "write-back while a fetch waits",
     "passage through the last host slot",
     "transfer failed",
@@ -96,11 +96,11 @@ constexpr const char* kNames[] = {
     "bad copy replaced by another",
     "bad copy was the only one",
 };
-static_assert(std::size(kNames) == kProbes);
+static_assert(std::size(kProbeNames) == kProbes);
 
 }  // namespace
 
-const char* ProbeName(Probe probe) { return kNames[static_cast<size_t>(probe)]; }
+const char* ProbeName(Probe probe) { return kProbeNames[static_cast<size_t>(probe)]; }
 
 void Probes::Add(const Probes& other) {
   for (int probe = 0; probe < kProbes; ++probe) hits_[probe] += other.hits_[probe];
@@ -109,7 +109,7 @@ void Probes::Add(const Probes& other) {
 std::string Probes::Report() const {
   std::string report;
   for (int probe = 0; probe < kProbes; ++probe) {
-    absl::StrAppendFormat(&report, "%8d  %s\n", hits_[probe], kNames[probe]);
+    absl::StrAppendFormat(&report, "%8d  %s\n", hits_[probe], kProbeNames[probe]);
   }
   return report;
 }

@@ -21,7 +21,7 @@ Function Find(const char* name) {
 }
 
 // A kernel with two parameters: an address, and the byte that it writes there.
-PlayedKernel Fill(void** parameters) {
+PlayedKernel FillOnHost(void** parameters) {
   const auto address = *static_cast<const CUdeviceptr*>(parameters[0]);
   const auto byte = *static_cast<const uint64_t*>(parameters[1]);
   return {{{address, kSize, true}}, [byte](const std::vector<void*>& operands) {
@@ -32,7 +32,7 @@ PlayedKernel Fill(void** parameters) {
 class ModulesTest : public testing::Test {
  protected:
   ModulesTest() : cu_(**LoadCudaDriver()) {
-    DefineKernel("fill", &Fill);
+    DefineKernel("fill", &FillOnHost);
     EXPECT_TRUE(UseGpu(0).ok());
     EXPECT_EQ(Find<decltype(&cuModuleLoadData)>("cuModuleLoadData")(&module_, ".version 6.3"),
               CUDA_SUCCESS);

@@ -23,7 +23,7 @@ namespace memtide {
 namespace {
 
 // A helper whose daemon asks nothing for this long ends.
-constexpr Duration kPatience = std::chrono::seconds(60);
+constexpr Duration kHelperPatience = std::chrono::seconds(60);
 constexpr int kMappings = 8;
 // Work is queued in batches that keep the GPU busy for this long.
 constexpr Duration kBatchTime = std::chrono::milliseconds(4);
@@ -207,7 +207,8 @@ absl::Status Serve(int ordinal) {
   MEMTIDE_RETURN_IF_ERROR(UseGpu(ordinal));
   Helper helper(*driver, ordinal);
   for (;;) {
-    MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket question, ReceivePacket(kHelperSocket, kPatience));
+    MEMTIDE_ASSIGN_OR_RETURN(const HelperPacket question,
+                             ReceivePacket(kHelperSocket, kHelperPatience));
     const absl::StatusOr<std::string> answer = helper.Answer(question);
     const std::string text = answer.ok() ? absl::StrCat("ok ", *answer)
                                          : absl::StrCat("error ", answer.status().message());

@@ -90,8 +90,8 @@ TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   node.FinishUntilAnswered(step);
   ASSERT_TRUE(node.ReplyTo(training.Commit(2, /*keep_old_content=*/true)).status.ok());
   EXPECT_NE(training.Read(), first);
-  EXPECT_EQ(node.Read(session, training.chunks()[4], kElements), first[0]);
-  EXPECT_EQ(node.Read(session, training.chunks()[5], kElements), first[1]);
+  EXPECT_EQ(node.Read(session, training.chunks()[4], kTrainedElements), first[0]);
+  EXPECT_EQ(node.Read(session, training.chunks()[5], kTrainedElements), first[1]);
 }
 
 TEST(StepsTest, WaitForLeasesAndAreNotCommittedUnderThem) {
@@ -154,7 +154,7 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "there is no such chunk";
   call.reads = 8;
   EXPECT_EQ(code_of(AdamWork(1)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(training.Read(), State(3, Values(kElements, 0)));
+  EXPECT_EQ(training.Read(), State(3, Values(kTrainedElements, 0)));
 }
 
 // A script may fetch more while it uses what a step of its own waits for.
@@ -206,7 +206,7 @@ TEST(StepsTest, CountGradientsThatAreNotFinite) {
   };
   EXPECT_EQ(count(true), 2u);
   EXPECT_EQ(count(false), 0u);
-  EXPECT_EQ(training.Read(), State(3, Values(kElements, 0)))
+  EXPECT_EQ(training.Read(), State(3, Values(kTrainedElements, 0)))
       << "without a commit, the step has no effect";
 }
 

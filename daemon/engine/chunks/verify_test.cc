@@ -11,7 +11,6 @@ namespace memtide {
 namespace {
 
 constexpr Duration kAnHour = std::chrono::hours(1);
-constexpr Bytes kChunk = EngineByteHarness::kChunk;
 
 EngineOptions Verified(Verify verify = Verify::kKept) {
   EngineOptions options = SmallHost();
@@ -51,7 +50,8 @@ TEST(VerifyTest, ABitThatFlippedOnSsdIsNeverShown) {
   EngineByteHarness node(Verified());
   const SessionId session = node.Open("job", kAnHour);
   const OnSsd stored = Store(&node, session, 7);
-  for (const size_t byte : {size_t{0}, size_t{5000}, kChunk.count() / 2, kChunk.count() - 1}) {
+  for (const size_t byte : {size_t{0}, size_t{5000}, EngineByteHarness::kChunk.count() / 2,
+                            EngineByteHarness::kChunk.count() - 1}) {
     for (int bit = 0; bit < 8; ++bit) {
       stored.bytes[byte] ^= static_cast<char>(1 << bit);
       ExpectLost(&node, session, stored.chunk);
@@ -81,7 +81,7 @@ TEST(VerifyTest, AWriteThatTheDriveForgotShows) {
   EngineByteHarness node(Verified());
   const SessionId session = node.Open("job", kAnHour);
   const OnSsd stored = Store(&node, session, 7);
-  const std::string old(stored.bytes, kChunk.count());
+  const std::string old(stored.bytes, EngineByteHarness::kChunk.count());
   node.Fill(session, stored.chunk, {8});
   Evict(&node, session, stored.chunk);
   std::memcpy(stored.bytes, old.data(), old.size());
@@ -92,7 +92,7 @@ TEST(VerifyTest, AContentInThePlaceOfAnotherShows) {
   EngineByteHarness node(Verified());
   const SessionId session = node.Open("job", kAnHour);
   const OnSsd a = Store(&node, session, 1), b = Store(&node, session, 2);
-  std::memcpy(b.bytes, a.bytes, kChunk.count());
+  std::memcpy(b.bytes, a.bytes, EngineByteHarness::kChunk.count());
   ExpectLost(&node, session, b.chunk);
   EXPECT_EQ(node.Read(session, a.chunk, 1)[0], 1);
 }
@@ -132,7 +132,7 @@ TEST(VerifyTest, StepsAreCommittedWithTheirSums) {
   }
   const ChunkId parameter = training.chunks()[1];
   Evict(&node, session, parameter);
-  node.StoredBytes(parameter)[kChunk.count() - 1] ^= 1;
+  node.StoredBytes(parameter)[EngineByteHarness::kChunk.count() - 1] ^= 1;
   ExpectLost(&node, session, parameter);
 }
 
@@ -169,7 +169,7 @@ TEST(VerifyTest, TheScrubberSaysThatTheOnlyCopyIsBad) {
   EngineByteHarness node(Verified());
   const SessionId session = node.Open("job", kAnHour);
   const OnSsd good = Store(&node, session, 6), bad = Store(&node, session, 7);
-  bad.bytes[kChunk.count() - 1] ^= 1;
+  bad.bytes[EngineByteHarness::kChunk.count() - 1] ^= 1;
   for (int i = 0; i < 40; ++i) node.Advance();
   ASSERT_FALSE(node.bad_copies().empty());
   for (const BadCopyFound& found : node.bad_copies()) {
@@ -186,7 +186,7 @@ TEST(VerifyTest, ContentsThatAreNotKeptHaveSumsOnlyWhereAllHave) {
     EngineByteHarness node(Verified(verify));
     const SessionId session = node.Open("", Duration(0));
     const OnSsd stored = Store(&node, session, 7);
-    stored.bytes[kChunk.count() - 1] ^= 1;
+    stored.bytes[EngineByteHarness::kChunk.count() - 1] ^= 1;
     const absl::Status status =
         node.Fetch(session, stored.chunk, Tier::kHost, Access::kRead).status;
     EXPECT_EQ(absl::IsDataLoss(status), verify == Verify::kAll) << status;

@@ -24,8 +24,8 @@ class CommonDeviceTest : public TwoScriptsAtADeviceTest {
 TEST_F(CommonDeviceTest, EachHasACopyOfWhatIsCommonAtItsDevice) {
   Share();
   const MemoryPlace of_a = Lease(a_, 1, Access::kRead), of_b = Lease(b_, 1, Access::kRead);
-  EXPECT_EQ(At(of_a), Values(2));
-  EXPECT_EQ(At(of_b), Values(2));
+  EXPECT_EQ(At(of_a), FrozenValues(2));
+  EXPECT_EQ(At(of_b), FrozenValues(2));
 }
 
 // A kernel may be reading there, so that the place must stay what it is.
@@ -35,20 +35,20 @@ TEST_F(CommonDeviceTest, AWriterKeepsWhatItHasLeasedAndOthersDoNotSeeWhatItWrite
   const MemoryPlace written = Lease(a_, 0, Access::kWrite);
   EXPECT_EQ(written.region, read.region);
   EXPECT_EQ(written.offset, read.offset);
-  const std::vector<float> values = Values(77);
-  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
+  const std::vector<float> values = FrozenValues(77);
+  std::memcpy(node_.At(written), values.data(), kFrozenElements * sizeof(float));
   node_.Release(a_.session(), a_.chunks()[0]);
-  EXPECT_EQ(a_.Read(0), Values(77)) << "it leaves the device";
-  EXPECT_EQ(b_.Read(0), Values(1));
-  EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), Values(1));
+  EXPECT_EQ(a_.Read(0), FrozenValues(77)) << "it leaves the device";
+  EXPECT_EQ(b_.Read(0), FrozenValues(1));
+  EXPECT_EQ(At(Lease(b_, 0, Access::kRead)), FrozenValues(1));
 }
 
 TEST_F(CommonDeviceTest, WhatIsNotAtTheDeviceComesThereBeforeItIsWritten) {
   Share();
   Write(a_, 0, 77);
   node_.Release(a_.session(), a_.chunks()[0]);
-  EXPECT_EQ(a_.Read(0), Values(77));
-  EXPECT_EQ(b_.Read(0), Values(1));
+  EXPECT_EQ(a_.Read(0), FrozenValues(77));
+  EXPECT_EQ(b_.Read(0), FrozenValues(1));
 }
 
 TEST_F(CommonDeviceTest, TheContentGoesWithItsLastReaderAtADevice) {
@@ -74,7 +74,7 @@ TEST_F(CommonDeviceTest, AnEvictionEndsWithTheContentThatItsWriterLeaves) {
   ASSERT_FALSE(node_.Answered(evict.call)) << "the chunk is on its way to the device";
   a_.Fill(1, 77);
   EXPECT_TRUE(absl::IsAborted(node_.ReplyTo(evict.call).status));
-  EXPECT_EQ(a_.Read(1), Values(77));
+  EXPECT_EQ(a_.Read(1), FrozenValues(77));
 }
 
 // What the device keeps needs a place to go to.
@@ -85,7 +85,7 @@ TEST_F(CommonDeviceTest, WithoutAHomeAWriterIsToldWhatToEnlarge) {
   const Reply reply = node_.Fetch(a_.session(), a_.chunks()[0], Tier::kDevice, Access::kWrite);
   EXPECT_TRUE(absl::IsResourceExhausted(reply.status)) << reply.status;
   EXPECT_THAT(std::string(reply.status.message()), testing::HasSubstr("ssd share has no slot"));
-  EXPECT_EQ(At(Lease(a_, 0, Access::kRead)), Values(1));
+  EXPECT_EQ(At(Lease(a_, 0, Access::kRead)), FrozenValues(1));
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ TEST_F(CommonTest, EqualBytesOfTwoSessionsAreKeptOnce) {
   EXPECT_EQ(Inspect().counters.contents_shared, 8u);
   EXPECT_EQ(Inspect().counters.step_parts, 0u) << "no optimizer has stepped";
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(a.Read(i), Values(1 + i));
-    EXPECT_EQ(b.Read(i), Values(1 + i));
+    EXPECT_EQ(a.Read(i), FrozenValues(1 + i));
+    EXPECT_EQ(b.Read(i), FrozenValues(1 + i));
   }
 }
 
@@ -103,9 +103,9 @@ TEST_F(CommonTest, AWriterGetsACopyAndOthersDoNotSeeWhatItWrites) {
   a.Offer();
   for (FrozenScript* script : {&b, &c, &a}) EXPECT_EQ(script->Offer().shared.size(), 2u);
   b.Fill(0, 50);
-  EXPECT_EQ(b.Read(0), Values(50));
-  EXPECT_EQ(b.Read(1), Values(2));
-  for (FrozenScript* script : {&a, &c}) EXPECT_EQ(script->Read(0), Values(1));
+  EXPECT_EQ(b.Read(0), FrozenValues(50));
+  EXPECT_EQ(b.Read(1), FrozenValues(2));
+  for (FrozenScript* script : {&a, &c}) EXPECT_EQ(script->Read(0), FrozenValues(1));
   EXPECT_EQ(Allocated(), 3u);
   EXPECT_EQ(Inspect().counters.step_parts, 0u) << "a copy is no step either";
   // The one that has written it back shares it again.
@@ -128,12 +128,12 @@ TEST_F(CommonTest, AWriterThatReadsMeanwhileKeepsWhatItHasMapped) {
   EXPECT_TRUE(before.region != after.region || before.offset != after.offset);
   // No other session leaves, and no content takes the place, while it is leased.
   b.Dies();
-  const std::vector<float> values = Values(1);
-  EXPECT_EQ(std::memcmp(node_.At(before), values.data(), kElements * sizeof(float)), 0);
-  EXPECT_EQ(std::memcmp(node_.At(after), values.data(), kElements * sizeof(float)), 0);
+  const std::vector<float> values = FrozenValues(1);
+  EXPECT_EQ(std::memcmp(node_.At(before), values.data(), kFrozenElements * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(node_.At(after), values.data(), kFrozenElements * sizeof(float)), 0);
   node_.Release(a.session(), chunk);
   node_.Advance();
-  EXPECT_EQ(a.Read(0), Values(1));
+  EXPECT_EQ(a.Read(0), FrozenValues(1));
   EXPECT_EQ(Allocated(), 1u);
 }
 
@@ -156,24 +156,24 @@ TEST_F(CommonTest, BytesAreComparedWhereADigestIsNoProof) {
   EXPECT_EQ(b.Offer().shared.size(), 1u);
   EXPECT_TRUE(c.Offer().shared.empty());
   EXPECT_EQ(Inspect().counters.digests_collided, 1u);
-  EXPECT_EQ(c.Read(0), Values(9));
+  EXPECT_EQ(c.Read(0), FrozenValues(9));
   EXPECT_EQ(a.Offer().shared.size(), 1u);
-  EXPECT_EQ(a.Read(0), Values(1));
+  EXPECT_EQ(a.Read(0), FrozenValues(1));
 }
 
 TEST_F(CommonTest, ManyEqualChunksBecomeOneContent) {
   FrozenScript a(&node_, 1, 0), b(&node_, 1, 0);
   std::vector<ChunkId> zeros = node_.Allocate(b.session(), 40);
-  for (const ChunkId chunk : zeros) node_.Fill(b.session(), chunk, Values(0));
+  for (const ChunkId chunk : zeros) node_.Fill(b.session(), chunk, FrozenValues(0));
   a.Offer();
   const OfferCall offer{node_.Call(), b.session(), zeros};
   node_.Post(offer);
   node_.FinishUntilAnswered(offer.call);
   EXPECT_EQ(std::get<OfferReply>(node_.ReplyTo(offer.call).value).shared.size(), 40u);
   EXPECT_EQ(Allocated(), 3u) << "the content, and the chunks that were not offered since";
-  node_.Fill(b.session(), zeros[7], Values(5));
-  EXPECT_EQ(node_.Read(b.session(), zeros[7], kElements), Values(5));
-  EXPECT_EQ(node_.Read(b.session(), zeros[8], kElements), Values(0));
+  node_.Fill(b.session(), zeros[7], FrozenValues(5));
+  EXPECT_EQ(node_.Read(b.session(), zeros[7], kFrozenElements), FrozenValues(5));
+  EXPECT_EQ(node_.Read(b.session(), zeros[8], kFrozenElements), FrozenValues(0));
 }
 
 TEST_F(CommonTest, ALeasedChunkStaysAndIsNamed) {
@@ -217,7 +217,7 @@ TEST_F(CommonTest, MemoryGoesWithItsLastReader) {
     EXPECT_EQ(a.Offer().shared.size(), 4u);
     b.Dies();
   }
-  EXPECT_EQ(a.Read(3), Values(4));
+  EXPECT_EQ(a.Read(3), FrozenValues(4));
   EXPECT_EQ(Allocated(), 4u);
   for (const ChunkId chunk : a.chunks()) node_.Free(a.session(), chunk);
   EXPECT_EQ(Allocated(), 0u);
@@ -236,7 +236,7 @@ TEST_F(CommonTest, TheMakerOfAContentDiesAndTheNextOneMakesIt) {
   EXPECT_TRUE(absl::IsUnavailable(node_.ReplyTo(of_b).status));
   EXPECT_EQ(c.Offer().shared.size(), 2u);
   EXPECT_EQ(a.Offer().shared.size(), 2u);
-  EXPECT_EQ(c.Read(1), Values(2));
+  EXPECT_EQ(c.Read(1), FrozenValues(2));
 }
 
 TEST_F(CommonTest, ADiscardAndAFreeConcernTheSessionAlone) {
@@ -246,10 +246,10 @@ TEST_F(CommonTest, ADiscardAndAFreeConcernTheSessionAlone) {
   a.Offer();
   node_.Post(DiscardCall{node_.Call(), a.session(), 1000, {a.chunks()[0]}});
   node_.Free(a.session(), a.chunks()[1]);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(b.Read(i), Values(1 + i));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(b.Read(i), FrozenValues(1 + i));
   a.Fill(0, 20);
-  EXPECT_EQ(a.Read(0), Values(20));
-  EXPECT_EQ(b.Read(0), Values(1));
+  EXPECT_EQ(a.Read(0), FrozenValues(20));
+  EXPECT_EQ(b.Read(0), FrozenValues(1));
 }
 
 TEST_F(CommonTest, ACommitOfACommonContentLeavesItToTheOthers) {
@@ -259,7 +259,7 @@ TEST_F(CommonTest, ACommitOfACommonContentLeavesItToTheOthers) {
     b.Offer();
     a.Offer();
     const ChunkId shadow = node_.Allocate(a.session(), 1)[0];
-    node_.Fill(a.session(), shadow, Values(30));
+    node_.Fill(a.session(), shadow, FrozenValues(30));
     CommitCall commit;
     commit.call = node_.Call();
     commit.session = a.session();
@@ -269,13 +269,13 @@ TEST_F(CommonTest, ACommitOfACommonContentLeavesItToTheOthers) {
     commit.keep_old_content = keep;
     node_.Post(commit);
     ASSERT_TRUE(node_.ReplyTo(commit.call).status.ok()) << node_.ReplyTo(commit.call).status;
-    EXPECT_EQ(a.Read(0), Values(30));
-    EXPECT_EQ(b.Read(0), Values(1));
+    EXPECT_EQ(a.Read(0), FrozenValues(30));
+    EXPECT_EQ(b.Read(0), FrozenValues(1));
     if (keep) {
-      EXPECT_EQ(node_.Read(a.session(), shadow, kElements), Values(1));
+      EXPECT_EQ(node_.Read(a.session(), shadow, kFrozenElements), FrozenValues(1));
     }
-    node_.Fill(a.session(), shadow, Values(40));
-    EXPECT_EQ(b.Read(0), Values(1));
+    node_.Fill(a.session(), shadow, FrozenValues(40));
+    EXPECT_EQ(b.Read(0), FrozenValues(1));
     a.Dies();
     b.Dies();
   }
@@ -301,8 +301,8 @@ TEST_F(CommonTest, WithoutMemoryASessionKeepsItsOwn) {
   const OfferReply reply = b.Offer();
   EXPECT_LT(reply.shared.size(), 8u);
   for (size_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(a.Read(i), Values(1 + i));
-    EXPECT_EQ(b.Read(i), Values(1 + i));
+    EXPECT_EQ(a.Read(i), FrozenValues(1 + i));
+    EXPECT_EQ(b.Read(i), FrozenValues(1 + i));
   }
 }
 

@@ -41,10 +41,10 @@ class DuplicatesTest : public testing::Test {
     return node_.ReplyTo(call).status;
   }
   std::vector<float> Read(const FrozenScript& script, ChunkId chunk) {
-    return node_.Read(script.session(), chunk, kElements);
+    return node_.Read(script.session(), chunk, kFrozenElements);
   }
   void Fill(const FrozenScript& script, ChunkId chunk, float first) {
-    node_.Fill(script.session(), chunk, Values(first));
+    node_.Fill(script.session(), chunk, FrozenValues(first));
   }
   MemoryPlace Lease(const FrozenScript& script, ChunkId chunk, Access access,
                     Tier tier = Tier::kHost) {
@@ -79,7 +79,7 @@ TEST_F(DuplicatesTest, NothingMovesAndEachReadsWhatTheChunkHolds) {
   EXPECT_TRUE(node_.read_only_regions_.empty()) << "the slots stay the job's";
   EXPECT_EQ(Inspect().counters.ssd_written, counters.ssd_written);
   EXPECT_EQ(Inspect().counters.step_parts, 0u);
-  for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(Read(a, made[i]), Values(1 + i % 2));
+  for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(Read(a, made[i]), FrozenValues(1 + i % 2));
   for (const ChunkId chunk : {a.chunks()[1], made[1], made[5]}) {
     const MemoryPlace place = Lease(a, chunk, Access::kRead);
     EXPECT_EQ(place.region, before.region);
@@ -93,10 +93,10 @@ TEST_F(DuplicatesTest, AWriteConcernsTheWrittenOneAlone) {
   Fill(a, made[1], 50);
   EXPECT_EQ(Allocated(), 2u);
   Fill(a, a.chunks()[0], 60);
-  EXPECT_EQ(Read(a, made[0]), Values(1));
-  EXPECT_EQ(Read(a, made[1]), Values(50));
-  EXPECT_EQ(Read(a, made[2]), Values(1));
-  EXPECT_EQ(a.Read(0), Values(60));
+  EXPECT_EQ(Read(a, made[0]), FrozenValues(1));
+  EXPECT_EQ(Read(a, made[1]), FrozenValues(50));
+  EXPECT_EQ(Read(a, made[2]), FrozenValues(1));
+  EXPECT_EQ(a.Read(0), FrozenValues(60));
   Fill(a, made[0], 70);
   Fill(a, made[2], 80);
   EXPECT_EQ(Allocated(), 4u);
@@ -109,13 +109,13 @@ TEST_F(DuplicatesTest, ALeaseForReadingStaysWhereItIsWhileItsChunkIsWritten) {
   const MemoryPlace read = Lease(a, duplicate, Access::kRead);
   const MemoryPlace written = Lease(a, duplicate, Access::kWrite);
   EXPECT_TRUE(read.region != written.region || read.offset != written.offset);
-  const std::vector<float> values = Values(9);
-  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
+  const std::vector<float> values = FrozenValues(9);
+  std::memcpy(node_.At(written), values.data(), kFrozenElements * sizeof(float));
   node_.Free(a.session(), a.chunks()[0]);
-  const std::vector<float> before = Values(1);
-  EXPECT_EQ(std::memcmp(node_.At(read), before.data(), kElements * sizeof(float)), 0);
+  const std::vector<float> before = FrozenValues(1);
+  EXPECT_EQ(std::memcmp(node_.At(read), before.data(), kFrozenElements * sizeof(float)), 0);
   node_.Release(a.session(), duplicate);
-  EXPECT_EQ(Read(a, duplicate), Values(9));
+  EXPECT_EQ(Read(a, duplicate), FrozenValues(9));
   EXPECT_EQ(Allocated(), 1u);
 }
 
@@ -125,11 +125,11 @@ TEST_F(DuplicatesTest, EachIsFreedAndDiscardedByItself) {
   node_.Free(a.session(), a.chunks()[0]);
   node_.Free(a.session(), made[1]);
   node_.Post(DiscardCall{node_.Call(), a.session(), ++last_request_, {made[3]}});
-  EXPECT_EQ(Read(a, made[0]), Values(1));
-  EXPECT_EQ(Read(a, made[2]), Values(1));
-  EXPECT_EQ(a.Read(1), Values(2));
+  EXPECT_EQ(Read(a, made[0]), FrozenValues(1));
+  EXPECT_EQ(Read(a, made[2]), FrozenValues(1));
+  EXPECT_EQ(a.Read(1), FrozenValues(2));
   Fill(a, made[3], 20);
-  EXPECT_EQ(a.Read(1), Values(2));
+  EXPECT_EQ(a.Read(1), FrozenValues(2));
   for (const ChunkId chunk : {a.chunks()[1], made[0], made[2], made[3]}) {
     node_.Free(a.session(), chunk);
   }
@@ -142,7 +142,7 @@ TEST_F(DuplicatesTest, DuplicatesOfDuplicatesHaveTheSameContent) {
   const ChunkId second = node_.Finish<AllocateReply>(Ask(a, {first}, 1)).chunks[0];
   EXPECT_EQ(Allocated(), 1u);
   Fill(a, first, 5);
-  EXPECT_EQ(Read(a, second), Values(1));
+  EXPECT_EQ(Read(a, second), FrozenValues(1));
 }
 
 TEST_F(DuplicatesTest, ACommitGivesAChunkWhatItsShadowHasAndLeavesTheOthers) {
@@ -160,14 +160,14 @@ TEST_F(DuplicatesTest, ACommitGivesAChunkWhatItsShadowHasAndLeavesTheOthers) {
     commit.keep_old_content = keep;
     node_.Post(commit);
     ASSERT_TRUE(node_.ReplyTo(commit.call).status.ok()) << node_.ReplyTo(commit.call).status;
-    EXPECT_EQ(Read(a, duplicate), Values(30));
-    EXPECT_EQ(a.Read(0), Values(1));
+    EXPECT_EQ(Read(a, duplicate), FrozenValues(30));
+    EXPECT_EQ(a.Read(0), FrozenValues(1));
     if (keep) {
-      EXPECT_EQ(Read(a, shadow), Values(1));
+      EXPECT_EQ(Read(a, shadow), FrozenValues(1));
     }
     Fill(a, shadow, 40);
-    EXPECT_EQ(Read(a, duplicate), Values(30));
-    EXPECT_EQ(a.Read(0), Values(1));
+    EXPECT_EQ(Read(a, duplicate), FrozenValues(30));
+    EXPECT_EQ(a.Read(0), FrozenValues(1));
     a.Dies();
   }
 }
@@ -184,17 +184,17 @@ TEST_F(DuplicatesTest, AStepPartThatWritesOneLeavesTheOthers) {
   node_.Post(part);
   const auto places = node_.Finish<PartReply>(part.call).places;
   ASSERT_EQ(places.size(), 2u);
-  const std::vector<float> values = Values(9);
-  std::memcpy(node_.At(places[1]), values.data(), kElements * sizeof(float));
+  const std::vector<float> values = FrozenValues(9);
+  std::memcpy(node_.At(places[1]), values.data(), kFrozenElements * sizeof(float));
   EndPartCall end;
   end.call = node_.Call();
   end.session = a.session();
   end.part = 7;
   end.computed = true;
   node_.Post(end);
-  EXPECT_EQ(Read(a, made[0]), Values(9));
-  EXPECT_EQ(Read(a, made[1]), Values(1));
-  EXPECT_EQ(a.Read(0), Values(1));
+  EXPECT_EQ(Read(a, made[0]), FrozenValues(9));
+  EXPECT_EQ(Read(a, made[1]), FrozenValues(1));
+  EXPECT_EQ(a.Read(0), FrozenValues(1));
 }
 
 TEST_F(DuplicatesTest, WhatIsOnSsdComesToHostMemoryFirst) {
@@ -203,7 +203,7 @@ TEST_F(DuplicatesTest, WhatIsOnSsdComesToHostMemoryFirst) {
   node_.Post(evict);
   node_.FinishUntilAnswered(evict.call);
   const std::vector<ChunkId> made = Duplicate(a, 1);
-  EXPECT_EQ(Read(a, made[1]), Values(2));
+  EXPECT_EQ(Read(a, made[1]), FrozenValues(2));
   EXPECT_EQ(Inspect().kinds[0].ssd.count(), 0u) << "the places there are free";
 }
 
@@ -264,7 +264,7 @@ TEST_F(DuplicatesTest, HomesOfMoreCopiesThanThereIsMemoryForAreMade) {
     }
     node_.Release(a.session(), made[i]);
   }
-  EXPECT_EQ(Read(a, made[149]), Values(30));
+  EXPECT_EQ(Read(a, made[149]), FrozenValues(30));
 }
 
 class SmallSsdTest : public DuplicatesTest {
@@ -287,7 +287,7 @@ TEST_F(SmallSsdTest, AWriterWithoutRoomIsToldAndNothingChanges) {
   part.part = 7;
   node_.Post(part);
   EXPECT_TRUE(absl::IsResourceExhausted(node_.ReplyTo(part.call).status));
-  for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(Read(a, made[i]), Values(1 + i % 4));
+  for (size_t i = 0; i < made.size(); ++i) EXPECT_EQ(Read(a, made[i]), FrozenValues(1 + i % 4));
 }
 
 TEST_F(SmallSsdTest, ChunksThatAreFreedMakeRoomForAWriter) {
@@ -296,8 +296,8 @@ TEST_F(SmallSsdTest, ChunksThatAreFreedMakeRoomForAWriter) {
   const std::vector<ChunkId> others = node_.Allocate(a.session(), 8);
   node_.Free(a.session(), others[3]);
   Fill(a, made[2], 50);
-  EXPECT_EQ(Read(a, made[2]), Values(50));
-  EXPECT_EQ(a.Read(2), Values(3));
+  EXPECT_EQ(Read(a, made[2]), FrozenValues(50));
+  EXPECT_EQ(a.Read(2), FrozenValues(3));
 }
 
 class SmallHostTest : public DuplicatesTest {
@@ -346,8 +346,8 @@ TEST_F(DuplicatesAtADeviceTest, WhatOnlyTheDeviceHasIsDuplicated) {
   Write(a_, 0, 40);
   node_.Release(a_.session(), a_.chunks()[0]);
   const std::vector<ChunkId> made = Duplicate(2);
-  EXPECT_EQ(At(LeaseOf(made[2], Access::kRead)), Values(40));
-  EXPECT_EQ(At(LeaseOf(made[1], Access::kRead)), Values(2));
+  EXPECT_EQ(At(LeaseOf(made[2], Access::kRead)), FrozenValues(40));
+  EXPECT_EQ(At(LeaseOf(made[1], Access::kRead)), FrozenValues(2));
 }
 
 TEST_F(DuplicatesAtADeviceTest, AChunkOnItsWayToTheDeviceIsDuplicatedWhenItIsThere) {
@@ -365,7 +365,7 @@ TEST_F(DuplicatesAtADeviceTest, AChunkOnItsWayToTheDeviceIsDuplicatedWhenItIsThe
   EXPECT_FALSE(node_.Answered(call.call))
       << "a transfer reads the slot that is to be the content's";
   const std::vector<ChunkId> made = node_.Finish<AllocateReply>(call.call).chunks;
-  EXPECT_EQ(node_.Read(a_.session(), made.at(0), kElements), Values(1));
+  EXPECT_EQ(node_.Read(a_.session(), made.at(0), kFrozenElements), FrozenValues(1));
 }
 
 // Kernels may be reading there.
@@ -375,12 +375,12 @@ TEST_F(DuplicatesAtADeviceTest, AWriterKeepsItsPlaceAndTheOthersTheirBytes) {
   const MemoryPlace written = LeaseOf(made[0], Access::kWrite);
   EXPECT_EQ(read.region, written.region);
   EXPECT_EQ(read.offset, written.offset);
-  const std::vector<float> values = Values(77);
-  std::memcpy(node_.At(written), values.data(), kElements * sizeof(float));
+  const std::vector<float> values = FrozenValues(77);
+  std::memcpy(node_.At(written), values.data(), kFrozenElements * sizeof(float));
   node_.Release(a_.session(), made[0]);
-  EXPECT_EQ(node_.Read(a_.session(), made[0], kElements), Values(77));
-  EXPECT_EQ(At(LeaseOf(made[2], Access::kRead)), Values(1));
-  EXPECT_EQ(a_.Read(0), Values(1));
+  EXPECT_EQ(node_.Read(a_.session(), made[0], kFrozenElements), FrozenValues(77));
+  EXPECT_EQ(At(LeaseOf(made[2], Access::kRead)), FrozenValues(1));
+  EXPECT_EQ(a_.Read(0), FrozenValues(1));
 }
 
 }  // namespace

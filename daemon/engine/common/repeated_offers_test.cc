@@ -59,7 +59,7 @@ class RepeatedOffersTest : public TwoScriptsAtADeviceTest {
   void StepInShadows(const FrozenScript& script, std::vector<ChunkId> shadows, float first,
                      bool keep_old_content = false) {
     for (size_t i = 0; i < kChunks; ++i) {
-      node_.Fill(script.session(), shadows[i], Values(first + static_cast<float>(i)));
+      node_.Fill(script.session(), shadows[i], FrozenValues(first + static_cast<float>(i)));
     }
     CommitCall commit;
     commit.call = node_.Call();
@@ -96,8 +96,8 @@ TEST_F(RepeatedOffersTest, WhatBothWriteIsKeptOnceAfterEachStep) {
     Settle();
     EXPECT_EQ(Saved(), kChunks);
     for (size_t i = 0; i < kChunks; ++i) {
-      EXPECT_EQ(a_.Read(i), Values(first + static_cast<float>(i)));
-      EXPECT_EQ(b_.Read(i), Values(first + static_cast<float>(i)));
+      EXPECT_EQ(a_.Read(i), FrozenValues(first + static_cast<float>(i)));
+      EXPECT_EQ(b_.Read(i), FrozenValues(first + static_cast<float>(i)));
     }
   }
 }
@@ -120,7 +120,7 @@ TEST_F(RepeatedOffersTest, TheDeviceKeepsItsCopy) {
     ASSERT_TRUE(node_.Answered(fetch.call)) << "a copy is on its way";
     const auto leases = std::get<FetchReply>(node_.ReplyTo(fetch.call).value).leases;
     for (size_t i = 0; i < kChunks; ++i) {
-      EXPECT_EQ(At(leases.at(i).place), Values(10 + static_cast<float>(i)));
+      EXPECT_EQ(At(leases.at(i).place), FrozenValues(10 + static_cast<float>(i)));
     }
   }
   EXPECT_EQ(Saved(), kChunks);
@@ -134,8 +134,8 @@ TEST_F(RepeatedOffersTest, WhatOneWritesInItsOwnWayStaysItsOwn) {
   Release(b_, 1);
   Settle();
   EXPECT_EQ(Saved(), kChunks - 1);
-  EXPECT_EQ(a_.Read(1), Values(11));
-  EXPECT_EQ(b_.Read(1), Values(77));
+  EXPECT_EQ(a_.Read(1), FrozenValues(11));
+  EXPECT_EQ(b_.Read(1), FrozenValues(77));
 }
 
 // A client keeps leases that it does not use.
@@ -177,7 +177,7 @@ TEST_F(RepeatedOffersTest, ASessionMayEndAtAnyMomentOfAnOffer) {
     Settle();
     EXPECT_EQ(Saved(), 0u);
     for (size_t i = 0; i < kChunks; ++i) {
-      EXPECT_EQ(d.Read(i), Values(50 + static_cast<float>(i)));
+      EXPECT_EQ(d.Read(i), FrozenValues(50 + static_cast<float>(i)));
     }
     d.Dies();
     Settle();
@@ -196,8 +196,8 @@ TEST_F(RepeatedOffersTest, WhatACommitGivesBothIsKeptOnce) {
     StepInShadows(b_, of_b, first);
     Settle();
     for (size_t i = 0; i < kChunks; ++i) {
-      EXPECT_EQ(a_.Read(i), Values(first + static_cast<float>(i)));
-      EXPECT_EQ(b_.Read(i), Values(first + static_cast<float>(i)));
+      EXPECT_EQ(a_.Read(i), FrozenValues(first + static_cast<float>(i)));
+      EXPECT_EQ(b_.Read(i), FrozenValues(first + static_cast<float>(i)));
     }
   }
 }
@@ -208,13 +208,13 @@ TEST_F(RepeatedOffersTest, WhatNoStepWritesIsZeroInTheShadowChunks) {
   OfferAll();
   Settle();
   StepInShadows(a_, shadows, 10);
-  Part(a_, shadows[0], std::vector<float>(2 * kElements, 7.0f));
+  Part(a_, shadows[0], std::vector<float>(2 * kFrozenElements, 7.0f));
   StepInShadows(a_, shadows, 20);
   Settle();
-  Part(a_, shadows[0], Values(30));
-  const std::vector<float> values = node_.Read(a_.session(), shadows[0], 2 * kElements);
-  EXPECT_EQ(std::vector<float>(values.begin() + kElements, values.end()),
-            std::vector<float>(kElements, 0.0f));
+  Part(a_, shadows[0], FrozenValues(30));
+  const std::vector<float> values = node_.Read(a_.session(), shadows[0], 2 * kFrozenElements);
+  EXPECT_EQ(std::vector<float>(values.begin() + kFrozenElements, values.end()),
+            std::vector<float>(kFrozenElements, 0.0f));
 }
 
 TEST_F(RepeatedOffersTest, ACommitMayKeepTheOldContentInTheShadowChunks) {
@@ -224,8 +224,9 @@ TEST_F(RepeatedOffersTest, ACommitMayKeepTheOldContentInTheShadowChunks) {
   StepInShadows(a_, shadows, 10, /*keep_old_content=*/true);
   EXPECT_EQ(Saved(), kChunks) << "the other one has the old content, too";
   for (size_t i = 0; i < kChunks; ++i) {
-    EXPECT_EQ(a_.Read(i), Values(10 + static_cast<float>(i)));
-    EXPECT_EQ(node_.Read(a_.session(), shadows[i], kElements), Values(1 + static_cast<float>(i)));
+    EXPECT_EQ(a_.Read(i), FrozenValues(10 + static_cast<float>(i)));
+    EXPECT_EQ(node_.Read(a_.session(), shadows[i], kFrozenElements),
+              FrozenValues(1 + static_cast<float>(i)));
   }
 }
 
@@ -234,12 +235,12 @@ TEST_F(RepeatedOffersTest, ACommitNeedsNoMemory) {
   const std::vector<ChunkId> shadows = node_.Allocate(a_.session(), kChunks);
   OfferAll();
   Settle();
-  for (size_t i = 0; i < kChunks; ++i) node_.Fill(a_.session(), shadows[i], Values(0));
+  for (size_t i = 0; i < kChunks; ++i) node_.Fill(a_.session(), shadows[i], FrozenValues(0));
   while (!node_.Allocate(a_.session(), 1).empty()) continue;
   StepInShadows(a_, shadows, 10);
   for (size_t i = 0; i < kChunks; ++i) {
-    EXPECT_EQ(a_.Read(i), Values(10 + static_cast<float>(i)));
-    EXPECT_EQ(b_.Read(i), Values(1 + static_cast<float>(i)));
+    EXPECT_EQ(a_.Read(i), FrozenValues(10 + static_cast<float>(i)));
+    EXPECT_EQ(b_.Read(i), FrozenValues(1 + static_cast<float>(i)));
   }
 }
 
@@ -263,7 +264,7 @@ TEST_F(RepeatedOffersTest, AFreedChunkIsOfferedNoMore) {
   node_.Free(a_.session(), a_.chunks()[0]);
   Settle();
   EXPECT_EQ(Saved(), kChunks - 1);
-  EXPECT_EQ(b_.Read(0), Values(10));
+  EXPECT_EQ(b_.Read(0), FrozenValues(10));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class ShadowChunksTest : public testing::Test {
 
   void Use(size_t n, Access access) {
     if (access == Access::kRead) {
-      node_.Read(session_, training_.chunks()[n], kElements);
+      node_.Read(session_, training_.chunks()[n], kTrainedElements);
     } else {
       node_.Fill(session_, training_.chunks()[n], {1});
     }
@@ -81,7 +81,7 @@ TEST_F(ShadowChunksTest, WhatWasCommittedIsNoFirstVictim) {
   node_.FinishUntilAnswered(evict.call);
   // Its copy costs nothing to drop, and host memory has no room for all of these.
   for (const size_t n : {1u, 0u, 2u, 3u, 7u, 8u, 9u, 10u, 11u, 12u}) {
-    node_.Read(session_, all[n], kElements);
+    node_.Read(session_, all[n], kTrainedElements);
   }
   EXPECT_TRUE(Describe(1).on_host) << "the next forward pass reads it";
 }
@@ -103,12 +103,12 @@ TEST_F(ShadowChunksTest, WhatIsKeptIsNoTwinAnyMore) {
   for (uint64_t step = 1; step <= 3; ++step) Iterate(step);
   Forward();
   Backward(4);
-  const Values old = node_.Read(session_, training_.chunks()[1], kElements);
+  const Values old = node_.Read(session_, training_.chunks()[1], kTrainedElements);
   ASSERT_TRUE(node_.ReplyTo(training_.Commit(4, /*keep_old_content=*/true)).status.ok());
   EndIteration();
   Forward();
   EXPECT_TRUE(Describe(1).on_host) << "what is kept does not replace it";
-  EXPECT_EQ(node_.Read(session_, training_.chunks()[4], kElements), old);
+  EXPECT_EQ(node_.Read(session_, training_.chunks()[4], kTrainedElements), old);
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ TEST_F(RanksCommitsTest, ARankCommitsWhatItHasAloneAtOnce) {
   const CommitCall call{node_.Call(), session, 2, {own[0]}, {own[1]}};
   node_.Post(call);
   ASSERT_TRUE(node_.Answered(call.call)) << "no other rank has it";
-  EXPECT_EQ(node_.Read(session, own[0], kElements)[0], 42);
+  EXPECT_EQ(node_.Read(session, own[0], kTrainedElements)[0], 42);
 }
 
 TEST_F(RanksCommitsTest, ARankCommitsNoChunkOfAnother) {

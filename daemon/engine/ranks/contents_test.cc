@@ -46,8 +46,8 @@ TEST_F(RanksContentsTest, ARankThatWritesGetsACopyFirst) {
   Step(1);
   const State before = ranks_[0].Read();
   node_.Fill(ranks_[1].session(), ranks_[1].chunk(1), {42});
-  EXPECT_EQ(node_.Read(ranks_[1].session(), ranks_[1].chunk(1), kElements)[0], 42);
-  EXPECT_EQ(node_.Read(ranks_[1].session(), ranks_[1].chunk(1), kElements)[1], before[0][1]);
+  EXPECT_EQ(node_.Read(ranks_[1].session(), ranks_[1].chunk(1), kTrainedElements)[0], 42);
+  EXPECT_EQ(node_.Read(ranks_[1].session(), ranks_[1].chunk(1), kTrainedElements)[1], before[0][1]);
   EXPECT_EQ(ranks_[0].Read(), before);
   EXPECT_EQ(ranks_[2].Read(), before);
 }

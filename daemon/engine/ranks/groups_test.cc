@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr Duration kAnHour = std::chrono::hours(1);
-constexpr size_t kElements = 1000;
+constexpr size_t kGroupElements = 1000;
 constexpr uint32_t kRanks = 2;
 
 EngineOptions Options() {
@@ -23,8 +23,8 @@ EngineOptions Options() {
   return options;
 }
 
-std::vector<float> Values(float first) {
-  std::vector<float> values(kElements);
+std::vector<float> GroupValues(float first) {
+  std::vector<float> values(kGroupElements);
   std::iota(values.begin(), values.end(), first);
   return values;
 }
@@ -37,7 +37,7 @@ class GroupsTest : public testing::Test {
       ranks_.push_back({});
       Open(rank);
       ranks_[rank].chunks = node_.Allocate(ranks_[rank].session, 2);
-      node_.Fill(ranks_[rank].session, ranks_[rank].chunks[0], Values(Of(rank, 0)));
+      node_.Fill(ranks_[rank].session, ranks_[rank].chunks[0], GroupValues(Of(rank, 0)));
     }
   }
   static float Of(uint32_t rank, uint64_t step) {
@@ -55,7 +55,7 @@ class GroupsTest : public testing::Test {
   }
   void Dies(uint32_t rank) { node_.Post(ClientGone{ranks_[rank].session}); }
   void Compute(uint32_t rank, uint64_t step) {
-    node_.Fill(ranks_[rank].session, ranks_[rank].chunks[1], Values(Of(rank, step)));
+    node_.Fill(ranks_[rank].session, ranks_[rank].chunks[1], GroupValues(Of(rank, step)));
   }
   CallId Commit(uint32_t rank, uint64_t step) {
     CommitCall commit;
@@ -76,8 +76,8 @@ class GroupsTest : public testing::Test {
   }
   void ExpectAll(uint64_t step) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
-      EXPECT_EQ(node_.Read(ranks_[rank].session, ranks_[rank].chunks[0], kElements),
-                Values(Of(rank, step)));
+      EXPECT_EQ(node_.Read(ranks_[rank].session, ranks_[rank].chunks[0], kGroupElements),
+                GroupValues(Of(rank, step)));
     }
   }
   // The refusal of an Open of another process.

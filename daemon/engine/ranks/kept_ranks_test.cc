@@ -9,11 +9,11 @@
 namespace memtide {
 namespace {
 
-constexpr Duration kAnHour = std::chrono::hours(1);
+constexpr Duration kKeptFor = std::chrono::hours(1);
 
 class KeptRanksTest : public RanksTest {
  protected:
-  KeptRanksTest() : RanksTest(kAnHour) {}
+  KeptRanksTest() : RanksTest(kKeptFor) {}
 
   void AllDie() {
     for (Rank& rank : ranks_) rank.Dies();

@@ -4,7 +4,7 @@
 namespace memtide {
 namespace {
 
-constexpr Duration kAnHour = std::chrono::hours(1);
+constexpr Duration kResumableFor = std::chrono::hours(1);
 
 EngineOptions Kept(EngineOptions options) {
   options.persistent_jobs = true;
@@ -13,13 +13,13 @@ EngineOptions Kept(EngineOptions options) {
 
 TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
   EngineByteHarness node(Kept(SmallHost()));
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const std::vector<ChunkId> chunks = node.Allocate(session, 20);  // More than the host holds.
   for (size_t i = 0; i < chunks.size(); ++i) {
     node.Fill(session, chunks[i], {static_cast<float>(i)});
   }
   node.DaemonDies(0);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   for (size_t i = 0; i < chunks.size(); ++i) {
     EXPECT_EQ(node.Read(session, chunks[i], 1)[0], static_cast<float>(i)) << i;
   }
@@ -33,7 +33,7 @@ TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
   for (int at = 0; at < 40; ++at) {
     SCOPED_TRACE(at);
     EngineByteHarness node(Kept(SmallHost()));
-    SessionId session = node.Open("job", kAnHour);
+    SessionId session = node.Open("job", kResumableFor);
     const std::vector<ChunkId> chunks = node.Allocate(session, 20);
     for (size_t i = 0; i < chunks.size(); ++i) {
       node.Fill(session, chunks[i], {static_cast<float>(i)});
@@ -44,7 +44,7 @@ TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
     }
     for (int i = 0; i < at; ++i) node.Advance();
     EXPECT_TRUE(node.DaemonDies(2).empty()) << "rubbish is where transfers were going";
-    session = node.Open("job", kAnHour);
+    session = node.Open("job", kResumableFor);
     for (size_t i = 0; i < chunks.size(); ++i) {
       ASSERT_EQ(node.Read(session, chunks[i], 1)[0], static_cast<float>(i)) << i;
     }
@@ -61,7 +61,7 @@ TEST(RestartTest, ElasticSharesStayWithinThePool) {
   const std::vector<std::string> names = {"a", "b"};
   std::vector<std::vector<ChunkId>> chunks;
   for (size_t job = 0; job < names.size(); ++job) {
-    const SessionId session = node.Open(names[job], kAnHour);
+    const SessionId session = node.Open(names[job], kResumableFor);
     chunks.push_back(node.Allocate(session, 60));
     for (const ChunkId chunk : chunks[job]) node.Fill(session, chunk, {static_cast<float>(job)});
     node.Post(ClientGone{session});
@@ -69,7 +69,7 @@ TEST(RestartTest, ElasticSharesStayWithinThePool) {
   for (int round = 0; round < 2; ++round) {
     EXPECT_TRUE(node.DaemonDies(round).empty());
     for (size_t job = 0; job < names.size(); ++job) {
-      const SessionId session = node.Open(names[job], kAnHour);
+      const SessionId session = node.Open(names[job], kResumableFor);
       for (const ChunkId chunk : chunks[job]) {
         ASSERT_EQ(node.Read(session, chunk, 1)[0], static_cast<float>(job));
       }
@@ -81,11 +81,11 @@ TEST(RestartTest, ElasticSharesStayWithinThePool) {
 
 TEST(RestartTest, WhatWasFreedStaysFreed) {
   EngineByteHarness node(Kept(SmallHost()));
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const std::vector<ChunkId> chunks = node.Allocate(session, 4);
   node.Free(session, chunks[1]);
   node.DaemonDies(0);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   EXPECT_EQ(node.Fetch(session, chunks[1], Tier::kHost, Access::kRead).status.code(),
             absl::StatusCode::kNotFound);
   EXPECT_NE(node.Allocate(session, 1)[0], chunks[1]);
@@ -93,12 +93,12 @@ TEST(RestartTest, WhatWasFreedStaysFreed) {
 
 TEST(RestartTest, WhatAWriterHeldIsSaidToBeLost) {
   EngineByteHarness node(Kept(SmallHost()));
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   for (const ChunkId chunk : chunks) node.Fill(session, chunk, {1});
   ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kHost, Access::kWrite).status.ok());
   node.DaemonDies(0);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   EXPECT_EQ(node.Fetch(session, chunks[0], Tier::kHost, Access::kRead).status.code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(node.Read(session, chunks[1], 1)[0], 1);
@@ -108,12 +108,12 @@ TEST(RestartTest, WhatAWriterHeldIsSaidToBeLost) {
 
 TEST(RestartTest, WhatWasOnTheDeviceAloneIsSaidToBeLost) {
   EngineByteHarness node(Kept(WithDevice()));
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const ChunkId chunk = node.Allocate(session, 1)[0];
   ASSERT_TRUE(node.Fetch(session, chunk, Tier::kDevice, Access::kWrite).status.ok());
   node.Release(session, chunk);
   node.DaemonDies(0);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   EXPECT_EQ(node.Fetch(session, chunk, Tier::kDevice, Access::kRead).status.code(),
             absl::StatusCode::kDataLoss);
 }
@@ -121,14 +121,14 @@ TEST(RestartTest, WhatWasOnTheDeviceAloneIsSaidToBeLost) {
 // Host memory is wanted for others while the device has a copy: that one would not outlive us.
 TEST(RestartTest, ACopyOnTheDeviceDoesNotStandForOneThatLasts) {
   EngineByteHarness node(Kept(WithDevice()));
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const std::vector<ChunkId> chunks = node.Allocate(session, 16);
   node.Fill(session, chunks[0], {7});
   ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kDevice, Access::kRead).status.ok());
   for (size_t i = 1; i < chunks.size(); ++i) node.Fill(session, chunks[i], {1});
   ASSERT_TRUE(node.Describe(session, chunks[0]).on_device);
   node.DaemonDies(0);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   EXPECT_EQ(node.Read(session, chunks[0], 1)[0], 7);
 }
 
@@ -141,7 +141,7 @@ TEST(RestartTest, AJobThatNobodyTakesUpEndsWithItsTimeToLive) {
   EXPECT_EQ(node.memory_segments(), 0u);
   node.DaemonDies(0);
   OpenReply opened;
-  node.Open("job", kAnHour, &opened);
+  node.Open("job", kResumableFor, &opened);
   EXPECT_EQ(opened.committed_step, 0u);
 }
 
@@ -154,7 +154,7 @@ TEST(RestartTest, AJobWithoutATimeToLiveEndsWithTheDaemon) {
 
 TEST(RestartTest, AJobThatNoLongerFitsIsGivenUp) {
   EngineByteHarness node(Kept(SmallHost()));
-  const SessionId session = node.Open("job", kAnHour);
+  const SessionId session = node.Open("job", kResumableFor);
   node.Allocate(session, 4);
   StepTraining training(&node, session);
   training.Step(1);
@@ -167,7 +167,7 @@ TEST(RestartTest, AJobThatNoLongerFitsIsGivenUp) {
   EXPECT_EQ(lost[0].why.code(), absl::StatusCode::kResourceExhausted) << lost[0].why;
   EXPECT_EQ(node.memory_segments(), 0u);
   OpenReply opened;
-  node.Open("job", kAnHour, &opened);
+  node.Open("job", kResumableFor, &opened);
   EXPECT_EQ(opened.committed_step, 0u) << "the name is free";
 }
 
@@ -176,7 +176,7 @@ TEST(RestartTest, AnElasticJobThatExceedsASmallerPoolIsGivenUp) {
   options.host_capacity = MiB(96);
   EngineByteHarness node(options);
   node.elastic_ = true;
-  const SessionId session = node.Open("job", kAnHour);
+  const SessionId session = node.Open("job", kResumableFor);
   for (const ChunkId chunk : node.Allocate(session, 40)) node.Fill(session, chunk, {1});
   options.host_capacity = EngineByteHarness::kChunk * 8;
   const std::vector<JobLost> lost = node.DaemonDies(0, options);
@@ -188,7 +188,7 @@ TEST(RestartTest, RecordsThatContradictEachOtherAreRefused) {
   JobRecord job;
   job.job = JobId(1);
   job.chunk_size = EngineByteHarness::kChunk;
-  job.time_to_live = kAnHour;
+  job.time_to_live = kResumableFor;
   job.shares = {Bytes(0), EngineByteHarness::kChunk * 9, EngineByteHarness::kChunk * 64};
   job.slots_per_region = 9;
   job.slots_per_store = 64;
@@ -229,7 +229,7 @@ TEST(RestartTest, AnElasticJobThatTheNextPoolCannotHoldIsLost) {
   options.ssd_capacity = MiB(1024);
   EngineByteHarness node(options);
   node.elastic_ = true;
-  const SessionId session = node.Open("job", kAnHour);
+  const SessionId session = node.Open("job", kResumableFor);
   for (const ChunkId chunk : node.Allocate(session, 60)) node.Fill(session, chunk, {1});
   options.ssd_capacity = MiB(64);
   const std::vector<JobLost> lost = node.DaemonDies(0, options);
@@ -244,16 +244,16 @@ TEST(RestartTest, AnElasticJobThatHadNoChunkCanAllocateOne) {
   options.ssd_capacity = MiB(1024);
   EngineByteHarness node(options);
   node.elastic_ = true;
-  node.Open("job", kAnHour);
+  node.Open("job", kResumableFor);
   node.DaemonDies(0, options);
-  EXPECT_EQ(node.Allocate(node.Open("job", kAnHour), 1).size(), 1u);
+  EXPECT_EQ(node.Allocate(node.Open("job", kResumableFor), 1).size(), 1u);
 }
 
 // A fetch of the same session waits for the chunk still.
 TEST(RestartTest, AReleasedChunkIsWholeWhileAnotherFetchNamesIt) {
   const EngineOptions options = Kept(SmallHost());
   EngineByteHarness node(options);
-  SessionId session = node.Open("job", kAnHour);
+  SessionId session = node.Open("job", kResumableFor);
   const std::vector<ChunkId> chunks = node.Allocate(session, 2);
   node.Fill(session, chunks[0], {7});
   ASSERT_TRUE(node.Fetch(session, chunks[0], Tier::kHost, Access::kWrite).status.ok());
@@ -265,7 +265,7 @@ TEST(RestartTest, AReleasedChunkIsWholeWhileAnotherFetchNamesIt) {
   node.Post(both);
   node.Release(session, chunks[0]);
   node.DaemonDies(0, options);
-  session = node.Open("job", kAnHour);
+  session = node.Open("job", kResumableFor);
   EXPECT_EQ(node.Read(session, chunks[0], 1), std::vector<float>{7});
 }
 

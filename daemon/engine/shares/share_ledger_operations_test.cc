@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "daemon/engine/shares/share_ledger.h"
+#include "daemon/engine/shares/testing/open_calls.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(2);
 // In fewer, hardly any device share has a surplus to give back.
 constexpr int kOperations = 3000;
 

@@ -4,30 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/engine/shares/testing/open_calls.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(2);
 constexpr uint32_t kUid = 1000;
-
-OpenCall Fixed(uint64_t device_chunks, uint64_t host_chunks, uint64_t ssd_chunks) {
-  OpenCall open;
-  open.chunk_size = kChunk;
-  open.device_share = kChunk * device_chunks;
-  open.host_share = kChunk * host_chunks;
-  open.ssd_share = kChunk * ssd_chunks;
-  return open;
-}
-
-OpenCall Elastic() {
-  OpenCall open;
-  open.chunk_size = kChunk;
-  open.elastic = true;
-  open.device_share = kChunk * 4;
-  return open;
-}
 
 // A node of 16 device chunks, 64 host chunks and 256 SSD chunks.
 class ShareLedgerTest : public testing::Test {

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "daemon/engine/shares/share_ledger.h"
+#include "daemon/engine/shares/testing/open_calls.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
-constexpr Bytes kChunk = MiB(2);
 constexpr uint32_t kAlice = 1000, kBob = 1001, kStudents = 50;
 constexpr int kDevice = 0, kHost = 1, kSsd = 2;
 
@@ -25,19 +25,6 @@ Quota OfAlice() { return QuotaOf(Quota::Kind::kUser, kAlice, "user:alice"); }
 Quota OfEach() { return QuotaOf(Quota::Kind::kDefault, 0, "default"); }
 Quota OfStudents() { return QuotaOf(Quota::Kind::kGroup, kStudents, "group:students"); }
 
-OpenCall Fixed(uint64_t device, uint64_t host, uint64_t ssd) {
-  OpenCall open;
-  open.chunk_size = kChunk;
-  open.device_share = kChunk * device;
-  open.host_share = kChunk * host;
-  open.ssd_share = kChunk * ssd;
-  return open;
-}
-OpenCall Elastic() {
-  OpenCall open = Fixed(4, 0, 0);
-  open.elastic = true;
-  return open;
-}
 OpenCall Named(OpenCall open) {
   open.job_name = "job";
   open.time_to_live = std::chrono::hours(2);

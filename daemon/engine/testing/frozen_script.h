@@ -13,11 +13,11 @@
 
 namespace memtide {
 
-inline constexpr size_t kElements = 1000;
+inline constexpr size_t kFrozenElements = 1000;
 inline constexpr uint32_t kUid = 1000, kOtherUid = 1001;
 
-inline std::vector<float> Values(float first) {
-  std::vector<float> values(kElements);
+inline std::vector<float> FrozenValues(float first) {
+  std::vector<float> values(kFrozenElements);
   std::iota(values.begin(), values.end(), first);
   return values;
 }
@@ -31,7 +31,7 @@ class FrozenScript {
     session_ = node->OpenRank("", Duration(0), 0, 0, &opened, uid);
     chunks_ = node->Allocate(session_, count);
     for (uint32_t i = 0; i < count; ++i) {
-      node->Fill(session_, chunks_[i], Values(first + static_cast<float>(i)));
+      node->Fill(session_, chunks_[i], FrozenValues(first + static_cast<float>(i)));
     }
   }
 
@@ -50,8 +50,8 @@ class FrozenScript {
   }
   OfferReply Answer(CallId call) { return node_->Finish<OfferReply>(call); }
   OfferReply Offer() { return Answer(Ask()); }
-  std::vector<float> Read(size_t i) { return node_->Read(session_, chunks_[i], kElements); }
-  void Fill(size_t i, float first) { node_->Fill(session_, chunks_[i], Values(first)); }
+  std::vector<float> Read(size_t i) { return node_->Read(session_, chunks_[i], kFrozenElements); }
+  void Fill(size_t i, float first) { node_->Fill(session_, chunks_[i], FrozenValues(first)); }
   void Dies() { node_->Post(ClientGone{session_}); }
 
  private:
@@ -73,14 +73,14 @@ class TwoScriptsAtADeviceTest : public testing::Test {
     return std::get<FetchReply>(reply.value).leases.at(0).place;
   }
   std::vector<float> At(const MemoryPlace& place) {
-    std::vector<float> values(kElements);
-    std::memcpy(values.data(), node_.At(place), kElements * sizeof(float));
+    std::vector<float> values(kFrozenElements);
+    std::memcpy(values.data(), node_.At(place), kFrozenElements * sizeof(float));
     return values;
   }
   void Write(const FrozenScript& script, size_t i, float first) {
-    const std::vector<float> values = Values(first);
+    const std::vector<float> values = FrozenValues(first);
     char* const bytes = node_.At(Lease(script, i, Access::kWrite));
-    std::memcpy(bytes, values.data(), kElements * sizeof(float));
+    std::memcpy(bytes, values.data(), kFrozenElements * sizeof(float));
   }
 
   // The device has room for the scripts of a test beside these.

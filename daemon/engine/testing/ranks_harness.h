@@ -20,7 +20,7 @@ class Rank {
       : node_(node), rank_(rank), time_to_live_(time_to_live) {
     Open();
     chunks_ = node->Allocate(session_, 7);
-    for (int i = 1; i < 4; ++i) node->Fill(session_, chunks_[i], Values(kElements, 0));
+    for (int i = 1; i < 4; ++i) node->Fill(session_, chunks_[i], Values(kTrainedElements, 0));
   }
 
   // A session of the rank, with the chunks of the one before.
@@ -72,7 +72,7 @@ class Rank {
   State Read() {
     State state;
     for (size_t i = 1; i < 4; ++i) {
-      state.push_back(node_->Read(session_, chunks_[i], kElements));
+      state.push_back(node_->Read(session_, chunks_[i], kTrainedElements));
     }
     return state;
   }

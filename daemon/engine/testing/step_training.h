@@ -11,7 +11,7 @@
 
 namespace memtide {
 
-inline constexpr size_t kElements = 8;
+inline constexpr size_t kTrainedElements = 8;
 inline constexpr uint64_t kSteps = 3;
 using Values = std::vector<float>;
 using State = std::vector<Values>;  // Parameter, momentum, variance.
@@ -42,7 +42,7 @@ inline optimizer::Work AdamWork(uint64_t step) {
   work.rule = adam;
   work.step = step;
   optimizer::Piece piece;
-  piece.elements = kElements;
+  piece.elements = kTrainedElements;
   piece.gradient = {0, 0};
   piece.parameter = {1, 0};
   piece.new_parameter = {4, 0};
@@ -54,7 +54,7 @@ inline optimizer::Work AdamWork(uint64_t step) {
 
 inline Values GradientOf(uint64_t step) {
   Values gradient;
-  for (size_t i = 0; i < kElements; ++i) {
+  for (size_t i = 0; i < kTrainedElements; ++i) {
     gradient.push_back(0.25f * static_cast<float>(step) - 0.1f * static_cast<float>(i));
   }
   return gradient;
@@ -117,7 +117,7 @@ class StepTraining {
   State Read() {
     State state;
     for (size_t i = 1; i < 4; ++i) {
-      state.push_back(node_->Read(session_, chunks_[i], kElements));
+      state.push_back(node_->Read(session_, chunks_[i], kTrainedElements));
     }
     return state;
   }

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::seconds;
 
-constexpr Bytes kBudget = GiB(10);
+constexpr Bytes kBucketBudget = GiB(10);
 
 Instant At(Duration time) { return Instant(time); }
 
@@ -42,7 +42,7 @@ class Taken {
 
 TEST(TokenBucketTest, ADemandAboveTheBudgetGetsItOverDaysAndNeverMoreInADay) {
   std::mt19937 random(1);
-  for (const Bytes budget : {kBudget, Bytes(1'000'003'000), GiB(100'000)}) {
+  for (const Bytes budget : {kBucketBudget, Bytes(1'000'003'000), GiB(100'000)}) {
     TokenBucket bucket(budget);
     Taken taken;
     Instant now;
@@ -63,7 +63,7 @@ TEST(TokenBucketTest, ADemandAboveTheBudgetGetsItOverDaysAndNeverMoreInADay) {
 }
 
 TEST(TokenBucketTest, ADemandBelowTheBudgetNeverWaits) {
-  TokenBucket bucket(kBudget);
+  TokenBucket bucket(kBucketBudget);
   for (Instant now; now < At(kDay * 3); now += seconds(60)) {
     ASSERT_TRUE(bucket.Has(now, MiB(6)));  // 8.4 GiB a day.
     bucket.Take(MiB(6));
@@ -71,7 +71,7 @@ TEST(TokenBucketTest, ADemandBelowTheBudgetNeverWaits) {
 }
 
 TEST(TokenBucketTest, WritesLargerThanABurstHaveTheirTurnAndStayWithinTheBudget) {
-  TokenBucket bucket(kBudget);
+  TokenBucket bucket(kBucketBudget);
   Taken taken;
   for (Instant now; now < At(kDay * 10); now += seconds(10)) {
     const Bytes size = taken.all().IsMultipleOf(GiB(2)) ? GiB(1) : MiB(1);
@@ -80,14 +80,14 @@ TEST(TokenBucketTest, WritesLargerThanABurstHaveTheirTurnAndStayWithinTheBudget)
     taken.Add(now, size);
   }
   EXPECT_GT(taken.all(), GiB(20));
-  EXPECT_LE(taken.most_in_a_day(), kBudget);
+  EXPECT_LE(taken.most_in_a_day(), kBucketBudget);
 }
 
 TEST(TokenBucketTest, ARestartGivesNothing) {
   Taken taken;
   Instant now;
   for (int restart = 0; restart < 500; ++restart) {
-    TokenBucket bucket(kBudget,
+    TokenBucket bucket(kBucketBudget,
                        restart == 0 ? TokenBucket::Start::kFull : TokenBucket::Start::kEmpty);
     for (const Instant end = now + std::chrono::minutes(5); now < end; now += seconds(1)) {
       while (bucket.Has(now, MiB(1))) {
@@ -96,13 +96,13 @@ TEST(TokenBucketTest, ARestartGivesNothing) {
       }
     }
   }
-  EXPECT_LE(taken.most_in_a_day(), kBudget);
+  EXPECT_LE(taken.most_in_a_day(), kBucketBudget);
   EXPECT_GT(taken.most_in_a_day(), GiB(9));
 }
 
 TEST(TokenBucketTest, WhatIsReturnedCanBeTakenAgainUpToTheCapacity) {
-  TokenBucket bucket(kBudget);
-  const Bytes burst(kBudget.count() / 100);
+  TokenBucket bucket(kBucketBudget);
+  const Bytes burst(kBucketBudget.count() / 100);
   ASSERT_TRUE(bucket.Has(At(hours(1)), burst));
   bucket.Take(burst);
   EXPECT_FALSE(bucket.Has(At(hours(1)), Bytes(1)));

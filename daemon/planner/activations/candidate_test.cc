@@ -7,9 +7,6 @@
 namespace memtide {
 namespace {
 
-constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-constexpr BlockChoice kKeepAll{kKeep, kKeep, kKeep};
-
 TEST(CandidateTest, AllKeptIsMostWhereForwardEnds) {
   EXPECT_EQ(MostKept(ThreeBlocks(Chunks(64)), {{kKeepAll, kKeepAll, kKeepAll}, kKeep}), Chunks(15));
 }

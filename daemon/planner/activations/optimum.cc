@@ -17,7 +17,7 @@ namespace memtide {
 
 namespace {
 
-constexpr size_t kMostBlocks = 4;
+constexpr size_t kMostBlocksOfAll = 4;
 
 bool HasBytes(const Block& block, SavedPart part) {
   return !block.bytes[static_cast<size_t>(part)].IsZero();
@@ -107,7 +107,7 @@ TimeOfPlan TimeByTimeline(const ActivationModel& model, const ReplayOptions& opt
 }
 
 absl::StatusOr<BestPlan> BestOfAllPlans(const ActivationModel& model, const TimeOfPlan& time_of) {
-  MEMTIDE_CHECK(model.blocks.size() <= kMostBlocks);
+  MEMTIDE_CHECK(model.blocks.size() <= kMostBlocksOfAll);
   BestPlan best;
   for (const Plan& plan : AllPlans(model)) {
     if (best.elapsed.has_value() && plan.computed >= *best.elapsed) break;

@@ -11,8 +11,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-
 Found SomePlan() {
   Found found;
   found.candidate.blocks = {

@@ -14,9 +14,6 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-constexpr BlockChoice kKeepAll{kKeep, kKeep, kKeep};
-
 // The moments of the planned iteration as text: "0r 3+ 3w: 10", the events and milliseconds.
 std::vector<std::string> TextOf(const AccessSequence& sequence) {
   std::vector<std::string> text;

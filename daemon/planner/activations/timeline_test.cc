@@ -9,8 +9,6 @@
 namespace memtide {
 namespace {
 
-constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
-constexpr BlockChoice kKeepAll{kKeep, kKeep, kKeep};
 Candidate AllKept() { return {{kKeepAll, kKeepAll, kKeepAll}, kKeep}; }
 
 ReplayOptions DeviceWithLink(double chunks_a_second) {

@@ -1,4 +1,5 @@
-// Traces for tests, written as text: BuildTrace({"a+ aw bw", "ar | br a-"}).
+// Traces for tests, written as text: BuildTrace({"a+ aw bw", "ar | br a-"}), and what is played of
+// them.
 //
 // Each string is one iteration. A word is a chunk (a letter) and an operation on it: r reads,
 // w writes, + allocates, - frees. A bar begins the next moment. Moments are 1 ms apart.
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "daemon/planner/access_sequence.h"
 #include "memtide/v1/trace.pb.h"
 
 namespace memtide {
@@ -39,6 +41,12 @@ inline v1::Trace BuildTrace(const std::vector<std::string>& iterations) {
     trace.add_iteration_ends(trace.moments_size());
   }
   return trace;
+}
+
+inline AccessSequence BuildSequence(const std::vector<std::string>& iterations) {
+  absl::StatusOr<AccessSequence> sequence = ToAccessSequence(BuildTrace(iterations));
+  MEMTIDE_CHECK(sequence.ok()) << sequence.status().ToString();
+  return *std::move(sequence);
 }
 
 }  // namespace memtide

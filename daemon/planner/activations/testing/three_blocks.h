@@ -16,9 +16,12 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "daemon/planner/access_sequence.h"
-#include "daemon/planner/activations/activation_model.h"
+#include "daemon/planner/activations/candidate.h"
 
 namespace memtide {
+
+inline constexpr Choice kKeep = Choice::kKeep, kMove = Choice::kMove, kAgain = Choice::kRecompute;
+inline constexpr BlockChoice kKeepAll{kKeep, kKeep, kKeep};
 
 // The bytes of `count` of its chunks.
 constexpr Bytes Chunks(uint64_t count) { return MiB(2 * count); }
