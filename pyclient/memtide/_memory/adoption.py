@@ -9,7 +9,9 @@ are adopted if
   other moments;
 - they are the only user of their storage, and all of it: where a script holds another tensor over
   the same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), moving one of the two
-  would end the sharing, so both stay where they are.
+  would end the sharing, so both stay where they are;
+- their memory is torch's (storage_memory.py): of other memory, such as that of the array that
+  torch.from_numpy was called with, somebody else may have the address.
 
 A tensor that is not adopted now is looked at again at the next forward pass or optimizer step.
 """
@@ -24,6 +26,7 @@ import torch
 
 from memtide._capi.client import Kind, Places
 from memtide._memory.alignment import SMALLEST_BYTES
+from memtide._memory.storage_memory import is_torchs
 from memtide._memory.tensor_manager import TensorManager, is_plain, local_part, tensors_in
 
 
@@ -180,10 +183,14 @@ def _is_adoptable(manager: TensorManager, tensor: torch.Tensor, users: int = 1) 
     if not _is_movable(manager, tensor):
         return False
     storage = tensor.untyped_storage()
-    return (
+    movable = (
         storage.nbytes() == tensor.numel() * tensor.itemsize
         and tensor.storage_offset() == 0
         and storage_users(storage) < USERS_OF_ONE_TENSOR + users
         and not (tensor.is_cpu and storage.is_shared())
         and not (tensor.is_conj() or tensor.is_neg())
     )
+    if not movable or is_torchs(storage):
+        return movable
+    manager.leave_outside(tensor)
+    return False
