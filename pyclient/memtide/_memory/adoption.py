@@ -59,6 +59,8 @@ def adopt(
     `parameter`: the one to which a gradient or state belongs."""
     if not _is_adoptable(manager, tensor):
         return manager.manages(tensor)
+    if kind is not Kind.GRADIENT:
+        manager.before_adoption()
     with ordinary_tensors():
         target = manager.new_like_storage_of(tensor, kind, row, parameter)
         if target is None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,8 @@ class TensorManager:
         self.device = self._arenas.storages.device
         self._owner = os.getpid()
         self._has_left_outside = False
+        # Called before a tensor's bytes move into chunks in which there may be others.
+        self.before_adoption: Callable[[], None] = lambda: None
         self._left_behind = 0  # Bytes of ordinary memory that adopted parameters have left.
 
     @property
