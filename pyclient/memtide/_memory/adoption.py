@@ -9,20 +9,24 @@ are adopted if
   other moments;
 - they are the only user of their storage, and all of it: where a script holds another tensor over
   the same bytes (`flat[a:b]`, `p.detach()`, a NumPy view, shared memory), moving one of the two
-  would end the sharing, so both stay where they are.
+  would end the sharing, so both stay where they are;
+- their memory is torch's (storage_memory.py): of other memory, such as that of the array that
+  torch.from_numpy was called with, somebody else may have the address.
 
 A tensor that is not adopted now is looked at again at the next forward pass or optimizer step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from memtide._capi.client import Kind, Places
 from memtide._memory.alignment import SMALLEST_BYTES
+from memtide._memory.storage_memory import is_torchs
 from memtide._memory.tensor_manager import TensorManager, is_plain, local_part, tensors_in
 
 
@@ -32,6 +36,16 @@ def storage_users(storage: torch.UntypedStorage) -> int:
 
 _lone_tensor = torch.empty(1)
 USERS_OF_ONE_TENSOR = storage_users(_lone_tensor.untyped_storage())
+
+
+@contextlib.contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """In the block, torch's operations record nothing, and make tensors that can be trained. Under
+    torch.inference_mode they would make others, and a parameter that is pointed to one becomes one:
+    a script may evaluate a model before it trains it."""
+    # The first of the two turns gradients on.
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def adopt(
@@ -45,7 +59,9 @@ def adopt(
     `parameter`: the one to which a gradient or state belongs."""
     if not _is_adoptable(manager, tensor):
         return manager.manages(tensor)
-    with torch.no_grad():
+    if kind is not Kind.GRADIENT:
+        manager.before_adoption()
+    with ordinary_tensors():
         target = manager.new_like_storage_of(tensor, kind, row, parameter)
         if target is None:
             return False
@@ -66,7 +82,7 @@ def adopt_together(
     whole = tensors[0]
     if not _is_adoptable(manager, whole, users=len(tensors)):
         return []
-    with torch.no_grad():
+    with ordinary_tensors():
         target = manager.new_like_storage_of(whole, kind)
         if target is None:
             return []
@@ -95,7 +111,7 @@ def adopt_part_of_gradient(manager: TensorManager, parameter: torch.Tensor) -> N
     if gradient is None or not _is_movable(manager, part := local_part(gradient)):
         return
     manager.free_dead()
-    with torch.no_grad():
+    with ordinary_tensors():
         target = manager.new_gradient(part, parameter)
         if target is None:
             return
@@ -129,14 +145,15 @@ def move_to(manager: TensorManager, tensor: torch.Tensor, storage: torch.Untyped
         or storage_users(present) > USERS_OF_ONE_TENSOR
     ):
         return False
-    layout = torch.empty(0, dtype=tensor.dtype, device=manager.device)
-    tensor.data = layout.set_(storage, 0, tensor.size(), tensor.stride())
+    with ordinary_tensors():
+        layout = torch.empty(0, dtype=tensor.dtype, device=manager.device)
+        tensor.data = layout.set_(storage, 0, tensor.size(), tensor.stride())
     return True
 
 
 def restore(manager: TensorManager, tensor: torch.Tensor) -> None:
     """Moves a managed tensor's bytes back to ordinary memory."""
-    with torch.no_grad():
+    with ordinary_tensors():
         size_bytes = tensor.untyped_storage().nbytes()
         target = torch.empty(size_bytes, dtype=torch.uint8, device=manager.device)
         manager.copy_bytes(tensor, target)
@@ -168,10 +185,14 @@ def _is_adoptable(manager: TensorManager, tensor: torch.Tensor, users: int = 1) 
     if not _is_movable(manager, tensor):
         return False
     storage = tensor.untyped_storage()
-    return (
+    movable = (
         storage.nbytes() == tensor.numel() * tensor.itemsize
         and tensor.storage_offset() == 0
         and storage_users(storage) < USERS_OF_ONE_TENSOR + users
         and not (tensor.is_cpu and storage.is_shared())
         and not (tensor.is_conj() or tensor.is_neg())
     )
+    if not movable or is_torchs(storage):
+        return movable
+    manager.leave_outside(tensor)
+    return False

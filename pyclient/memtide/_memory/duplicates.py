@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from memtide._capi.client import Places
+from memtide._memory.adoption import ordinary_tensors
 from memtide._memory.storage_copies import is_whole
 from memtide._memory.tensor_manager import TensorManager, manager_of
 from memtide.errors import Aborted, FailedPrecondition, ResourceExhausted
@@ -72,8 +73,9 @@ class Duplicates:
             spans.append((start, source.size_bytes))
         storages = manager.take_over_beside(places[0], moved.values(), spans)
         for source, storage in zip(sources, storages, strict=True):
-            empty = torch.empty(0, dtype=source.dtype, device=manager.device)
-            copied = empty.set_(storage, 0, source.size, source.stride)
+            with ordinary_tensors():
+                empty = torch.empty(0, dtype=source.dtype, device=manager.device)
+                copied = empty.set_(storage, 0, source.size, source.stride)
             self._left.setdefault(source.storage, []).append(copied)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +96,9 @@ class TensorManager:
         self._arenas = Arenas(client)
         self.device = self._arenas.storages.device
         self._owner = os.getpid()
+        self._has_left_outside = False
+        # Called before a tensor's bytes move into chunks in which there may be others.
+        self.before_adoption: Callable[[], None] = lambda: None
         self._left_behind = 0  # Bytes of ordinary memory that adopted parameters have left.
 
     @property
@@ -187,6 +191,18 @@ class TensorManager:
         if gpu is not None and self._left_behind >= _CACHED_BYTES:
             self._left_behind = 0
             gpu.empty_cache()
+
+    def leave_outside(self, tensor: torch.Tensor) -> None:
+        """Says of the first tensor that stays where it is, since others may have its memory, that
+        such tensors do."""
+        if not self._has_left_outside:
+            self._has_left_outside = True
+            print(
+                f"memtide: a tensor of size {list(tensor.size())} stays where it is, as do others "
+                "over memory that is not torch's (NumPy's, another library's, a mapped file's): "
+                "its owner may use it, too",
+                file=sys.stderr,
+            )
 
     def managed_in(self, state: Any) -> list[torch.Tensor]:
         """The tensors of an optimizer state, at any depth, that are in chunks."""

@@ -17,7 +17,10 @@ after all, and all later ones.
 
 `Optimizer.step` raises the errors of a step, with parameters, states and step counts as they were
 before. Tensors in chunks that torch's function has stepped are not restored: copies of them would
-need as much memory again. Used by one thread at a time, like the optimizers themselves.
+need as much memory again.
+
+Threads: each may step optimizers of its own. From the moment when two do, torch's functions make
+each whole step.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ import contextlib
 import functools
 import inspect
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -65,6 +70,25 @@ from memtide.errors import ResourceExhausted
 _LOOKS_FOR_EQUALS = 3
 
 
+class _PresentStep(threading.local):
+    """The step that the calling thread makes."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Ends the step."""
+        self.optimizer: Optimizer | None = None  # None: the thread makes no step in parts.
+        self.release: Callable[[], None] = lambda: None
+        self.deferred: list[DeferredUpdate] = []
+        self.is_committed = False  # With all ranks of a named job.
+        self.undo = Undo()
+
+
+class _Written(Exception):
+    """Another thread has written to chunks from which a step was made."""
+
+
 class OffloadedSteps:
     """Computes the steps of one client's optimizers in parts."""
 
@@ -82,12 +106,13 @@ class OffloadedSteps:
         self._training = training
         self._checkpoints = PendingCheckpoints(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
-        self._stepping: Optimizer | None = None
-        self._release: Callable[[], None] = lambda: None
-        self._deferred: list[DeferredUpdate] = []
+        self._present = _PresentStep()
+        # By the optimizer, the thread that has stepped it last.
+        self._threads: weakref.WeakKeyDictionary[Optimizer, threading.Thread] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._in_parts = threading.RLock()  # Held while a step is made in parts and committed.
         self._stepped: Collection[int] = ()  # The places that the last step has changed.
-        self._is_committed = False  # The present step, with all ranks of a named job.
-        self._undo_here = Undo()
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
@@ -130,25 +155,42 @@ class OffloadedSteps:
 
     def begin(self, optimizer: Optimizer, release: Callable[[], None]) -> None:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
-        self._is_committed = False
+        self.see_thread(optimizer)
+        self._present.is_committed = False
         if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
-            self._stepping, self._release = optimizer, release
+            self._present.optimizer, self._present.release = optimizer, release
             self.calls.shares = self._may_share(optimizer)
             if self.calls.shares:
                 self.speculative.allowed = False
-            self._undo_here = Undo()
+            self._present.undo = Undo()
             if not self._under_pressure():
                 self._checkpoints.write_now()
         else:
             self._note_here(optimizer)
 
+    def see_thread(self, optimizer: Optimizer | None = None) -> None:
+        """Called before a thread steps an optimizer, or moves a tensor into a chunk. While another
+        thread that lives steps another optimizer, no step is made in parts: a commit exchanges
+        whole chunks, and would undo what is written to their other tensors meanwhile."""
+        if not self.allowed:
+            return
+        thread = threading.current_thread()
+        with self._in_parts:
+            if any(
+                other is not optimizer and its is not thread and its.is_alive()
+                for other, its in self._threads.items()
+            ):
+                self._end_parts("several threads train", optimizer)
+            if optimizer is not None:
+                self._threads[optimizer] = thread
+
     def finish(self) -> None:
         """Computes and commits the updates that were deferred since `begin`, if there are any."""
-        updates, self._deferred = self._deferred, []
+        updates, self._present.deferred = self._present.deferred, []
         try:
             if updates:
-                self._run([pair for deferred in updates for pair in deferred.pairs])
-        except ResourceExhausted as error:
+                self._run_or_redo(updates)
+        except (ResourceExhausted, _Written) as error:
             self._step_here(updates, error)
         except NotFinite as error:
             self._undo(updates)
@@ -158,15 +200,22 @@ class OffloadedSteps:
         except BaseException:
             self._undo(updates)
             raise
-        self._undo_here = Undo()
-        if self._has_ranks and not self._is_committed:
+        self._present.undo = Undo()
+        if self._has_ranks and not self._present.is_committed:
             # Counts as a step: the batch is not to be trained with again, as other ranks' are not.
-            self._commit(self._stepping, {}, with_all_ranks=True)
-            self.on_committed(self._stepping)
+            self._commit(self._present.optimizer, {}, with_all_ranks=True)
+            self.on_committed(self._present.optimizer)
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
             if self.steps == _LOOKS_FOR_EQUALS:
                 self._look_for_equals()
+
+    def _run_or_redo(self, updates: list[DeferredUpdate]) -> None:
+        with self._in_parts:
+            if self.allowed:
+                self._run([pair for deferred in updates for pair in deferred.pairs])
+                return
+        _redo(updates)  # Another thread trains since they were deferred.
 
     def _look_for_equals(self) -> None:
         # Ranks may train different models, and then digests and parts would be in vain.
@@ -176,9 +225,9 @@ class OffloadedSteps:
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
-        self._undo(self._deferred)
-        self._deferred = []
-        self._stepping, self._release = None, lambda: None
+        self._undo(self._present.deferred)
+        self._present.deferred = []
+        self._present.reset()
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
@@ -208,7 +257,7 @@ class OffloadedSteps:
 
     def _wanted(self) -> bool:
         return (
-            self._stepping is not None
+            self._present.optimizer is not None
             and self.allowed
             and self._manager.here
             and self._under_pressure()
@@ -238,7 +287,7 @@ class OffloadedSteps:
             else options_of(form, arguments)
         )
         if options is None:
-            self._note_here(self._stepping)
+            self._note_here(self._present.optimizer)
             original(**arguments)
             return
         if self._is_deferred(arguments["params"]):
@@ -249,21 +298,23 @@ class OffloadedSteps:
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
-            self._deferred.append(DeferredUpdate(original, form, part, split_update.updates))
-            self._deferred[-1].count_steps(1)
+            self._present.deferred.append(
+                DeferredUpdate(original, form, part, split_update.updates)
+            )
+            self._present.deferred[-1].count_steps(1)
         if split_update.rest:
             part = part_of(arguments, count, split_update.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
             if any(t is not None and self._manager.manages(local_part(t)) for t in changed):
-                self._note_here(self._stepping)
+                self._note_here(self._present.optimizer)
             if self.calls.count_non_finite:
-                self._undo_here.remember(form, part)
-                self._undo_here.count(form, part)
+                self._present.undo.remember(form, part)
+                self._present.undo.count(form, part)
             else:
                 # Copies only what is in ordinary memory: of managed tensors there may be more than
                 # fits twice.
                 beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
-                self._undo_here.remember(form, part, beside)
+                self._present.undo.remember(form, part, beside)
             with self.around_rest(part):
                 original(**part)
             put_back(arguments, part, count, split_update.rest)
@@ -282,13 +333,13 @@ class OffloadedSteps:
         return False
 
     def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
-        deferred = [p for each in self._deferred for p in each.parameters]
+        deferred = [p for each in self._present.deferred for p in each.parameters]
         common = overlapping([*deferred, *map(local_part, parameters)])
         return any(index < len(deferred) for index in common)
 
     def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
         began = time.monotonic()
-        self._release()
+        self._present.release()
         self._manager.ledger.release_all()
         self._observer.moment("step", "parts")
         kinds = self._written(updates := [update for _, update in stepped])
@@ -297,11 +348,14 @@ class OffloadedSteps:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
         self._checkpoints.before_step(kinds)
         try:
-            speculative = self.speculative.take(self._stepping)
+            versions = self._versions(kinds)
+            speculative = self.speculative.take(self._present.optimizer)
             copies = copies_of(updates, self._manager.live(), self.calls.geometry)
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
-            self._commit(self._stepping, shadows, with_all_ranks=True)
+            if versions != self._versions(kinds):
+                raise _Written("another thread writes to chunks while a step is made of them")
+            self._commit(self._present.optimizer, shadows, with_all_ranks=True)
             # As torch's functions do: a graph that has saved a parameter of before is no good now.
             increment_version([parameter for parameter, _ in stepped])
         except BaseException:
@@ -313,9 +367,9 @@ class OffloadedSteps:
             self._checkpoints.start_writing(shadows)
         self.steps += 1
         self._stepped = kinds.keys()
-        self.speculative.learn(self._stepping, stepped, kinds, copies)
+        self.speculative.learn(self._present.optimizer, stepped, kinds, copies)
         self._observer.stepped(time.monotonic() - began, self.speculative.last)
-        self.on_committed(self._stepping)
+        self.on_committed(self._present.optimizer)
 
     def _shadows_of(
         self, kinds: dict[int, Kind], speculative: ComputedBatches | None
@@ -328,6 +382,10 @@ class OffloadedSteps:
             self._manager.trim_all()
             self._checkpoints.wait()
             return self._shadows.of(kinds)
+
+    def _versions(self, kinds: dict[int, Kind]) -> list[tuple[int, int]]:
+        # Ranks that share chunks commit together, and change versions of each other.
+        return [] if self.calls.shares else self._client.versions(sorted(kinds))
 
     def _written(self, updates: list[Update]) -> dict[int, Kind]:
         """The places that a step changes, and the kind of chunk of each."""
@@ -352,7 +410,9 @@ class OffloadedSteps:
         non_finite = self.calls.make(
             self.speculative.remaining(speculative, batches, shadows), shadows
         )
-        if self.calls.count_non_finite and (non_finite := non_finite + self._undo_here.non_finite):
+        if self.calls.count_non_finite and (
+            non_finite := non_finite + self._present.undo.non_finite
+        ):
             raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
     def _commit(
@@ -367,7 +427,7 @@ class OffloadedSteps:
             keep_old_content=self._checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
         )
-        self._is_committed |= with_all_ranks
+        self._present.is_committed |= with_all_ranks
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
@@ -383,28 +443,41 @@ class OffloadedSteps:
                 self.here = ""  # Nothing changes before the new manifest is committed.
                 raise
 
-    def _step_here(self, updates: list[DeferredUpdate], error: ResourceExhausted) -> None:
-        self.allowed = False
-        self.speculative.close()
-        self._shadows.free()
+    def _step_here(self, updates: list[DeferredUpdate], error: Exception) -> None:
         try:
-            self._note_here(self._stepping)
+            with self._in_parts:
+                if self.allowed:
+                    self._end_parts(str(error), self._present.optimizer)
         except BaseException:
             self._undo(updates)
             raise
-        print(
-            f"memtide: optimizers step in the script's thread from now on: {error}", file=sys.stderr
-        )
-        for deferred in updates:
-            deferred.count_steps(-1)
-            deferred.redo()
+        _redo(updates)
+
+    def _end_parts(self, why: str, optimizer: Optimizer | None) -> None:
+        """Leaves all later steps to the threads of the script. `optimizer`: makes the first one."""
+        is_news = self.steps > 0 or self._under_pressure()
+        self.allowed = False
+        self.speculative.close()
+        self._shadows.free()
+        self._note_here(optimizer)
+        if is_news:
+            print(
+                f"memtide: optimizers step in the script's thread from now on: {why}",
+                file=sys.stderr,
+            )
 
     def _undo(self, updates: list[DeferredUpdate]) -> None:
-        states = self._stepping.state if self._stepping is not None else {}
+        states = self._present.optimizer.state if self._present.optimizer is not None else {}
         for deferred in updates:
             deferred.count_steps(-1)
             for parameter, update in deferred.pairs:
                 if update.options.fresh_states:
                     states.get(parameter, {}).pop("momentum_buffer", None)
-        self._undo_here.undo(states)
-        self._undo_here = Undo()
+        self._present.undo.undo(states)
+        self._present.undo = Undo()
+
+
+def _redo(updates: list[DeferredUpdate]) -> None:
+    for deferred in updates:
+        deferred.count_steps(-1)
+        deferred.redo()

@@ -78,7 +78,7 @@ def _operation(options: TorchOptions) -> str:
     assert call is not None
     function = (call.function.__module__, call.function.__qualname__, call.states, call.flags)
     # How torch divides a tensor decides which elements are the last of a loop (torch_tiles.py).
-    loops = (call.threads, options.gradient_factor)
+    loops = (call.threads, call.modes, options.gradient_factor)
     formats = (options.parameter_format, options.gradient_format, options.state_format)
     rounded = (options.rounded_format, options.fresh_states)
     numbers = (options.step, options.numbers, options.single_numbers)

@@ -109,9 +109,9 @@ class SpeculativeSteps:
     def gradient_accumulated(self, parameter: torch.Tensor) -> None:
         """Starts what can be computed now that backward has accumulated a parameter's gradient."""
         address, gradient = parameter.data_ptr(), parameter.grad
-        if not self.allowed:
-            return
         with self._lock:
+            if not self.allowed:
+                return
             times = self._times[address] = self._times.get(address, 0) + 1
             if self._stepping or address not in self._planned:
                 return

@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._capi.optimizer_step import Format, Rule, StepOptions
+from memtide._optimizer_step import float_modes
 from memtide._optimizer_step.torch_options import (
     TensorNumber,
     TorchCall,
@@ -178,6 +179,9 @@ def torch_options_of(
         numbers.append((name, number))
     if _needs_gradients_of_step(arguments):
         return None
+    modes = float_modes.present()
+    if modes != float_modes.DEFAULT and torch.get_num_threads() > 1:
+        return None  # Torch's other threads have the modes of the moment when they began.
     lists = {"params", form.gradients, form.steps, "first_elements"}
     known = {*lists, *form.states, *form.single_numbers, *form.scalars}
     flags = {name: value for name, value in arguments.items() if name not in known}
@@ -193,6 +197,7 @@ def torch_options_of(
         tuple(sorted(flags.items())),
         # A fused kernel divides a tensor at whole vectors.
         1 if arguments.get("fused") else torch.get_num_threads(),
+        modes,
     )
     return TorchOptions(None, 1, 0.0, call=call, numbers=tuple(numbers))
 

@@ -61,6 +61,7 @@ class TorchCall:
     has_first_elements: bool
     flags: tuple[tuple[str, Any], ...]
     threads: int  # Between which torch divides a tensor in a plain step.
+    modes: int  # Those in float_modes.py of the thread that steps.
 
 
 @dataclass(frozen=True)

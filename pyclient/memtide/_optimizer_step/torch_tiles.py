@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from memtide._capi.optimizer_step import Format
+from memtide._optimizer_step import float_modes
 from memtide._optimizer_step.partition import Part
 from memtide._optimizer_step.torch_options import TorchOptions, argument_of
 
@@ -59,20 +60,21 @@ def step_in_tiles(
     options = part.options
     assert isinstance(options, TorchOptions) and options.call is not None
     tensors = scratch.tensors_of((gradient.dtype, *(tensor.dtype for tensor in new)))
-    for tile in tiles_of(part, options.call.threads):
-        gradient_tile, *stepped = [tensor[: tile.elements] for tensor in tensors]
-        tile.fill(gradient_tile, gradient)
-        if tile.elements == tile.count:  # Without zeros it is computed where it belongs.
-            stepped = [tile.of(tensor) for tensor in new]
-        for copied, source in zip(stepped, old, strict=False):
-            tile.fill(copied, source)
-        if options.gradient_factor != 1:
-            gradient_tile.mul_(options.gradient_factor)
-        first_element = part.first_element + tile.first - tile.zeros_before
-        results = step_once(options, gradient_tile, stepped, first_element)
-        for target, place, result in zip(new, stepped, results, strict=True):
-            if result is not place or tile.elements != tile.count:
-                tile.take(target, result)
+    with float_modes.set_to(options.call.modes):
+        for tile in tiles_of(part, options.call.threads):
+            gradient_tile, *stepped = [tensor[: tile.elements] for tensor in tensors]
+            tile.fill(gradient_tile, gradient)
+            if tile.elements == tile.count:  # Without zeros it is computed where it belongs.
+                stepped = [tile.of(tensor) for tensor in new]
+            for copied, source in zip(stepped, old, strict=False):
+                tile.fill(copied, source)
+            if options.gradient_factor != 1:
+                gradient_tile.mul_(options.gradient_factor)
+            first_element = part.first_element + tile.first - tile.zeros_before
+            results = step_once(options, gradient_tile, stepped, first_element)
+            for target, place, result in zip(new, stepped, results, strict=True):
+                if result is not place or tile.elements != tile.count:
+                    tile.take(target, result)
 
 
 @dataclass(frozen=True)

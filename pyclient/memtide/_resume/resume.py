@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import Optimizer
 
-from memtide._memory.adoption import adopt_state_of, move_to
+from memtide._memory.adoption import adopt_state_of, move_to, ordinary_tensors
 from memtide._memory.tensor_manager import TensorManager
 from memtide._node import training
 from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
@@ -86,6 +86,7 @@ class ResumedJob:
     def _alive(self) -> list[Optimizer]:
         return [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
 
+    @ordinary_tensors()  # The first forward pass may be that of an evaluation.
     def _resume(self) -> None:
         manifest, self._manifest = self._manifest, None
         assert manifest is not None

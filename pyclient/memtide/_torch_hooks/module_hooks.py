@@ -28,7 +28,7 @@ from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_names import ModuleNames
 
 _BACKWARD_DEPTH = 2
-_NO_BACKWARD = -1
+NO_BACKWARD = -1
 
 
 class Scope:
@@ -218,7 +218,7 @@ class Moments:
         if not self._ledger.active or not self._manager.here:
             yield
             return
-        forward = torch._C._current_graph_task_id() == _NO_BACKWARD
+        forward = torch._C._current_graph_task_id() == NO_BACKWARD
         self._observer.moment("forward" if forward else "backward", "all_gather")
         places = Places(place for t in tensors for place in self._manager.element_places(t))
         token = self._ledger.lease(places, Access.READ)
@@ -236,7 +236,8 @@ class Moments:
         self._adopted.clear()
 
     def settle(self) -> None:
-        """Releases every lease. REQUIRES: no module's forward or backward is running."""
+        """Releases every lease. For other threads' forward and backward passes, which may run, this
+        costs page faults."""
         self._stack().clear()
         self._backward.clear()
         self._ends_awaited = False
@@ -261,7 +262,8 @@ class Moments:
 
     def adopted(self) -> list[torch.Tensor]:
         """The parameters that are in chunks, in the order of their adoption."""
-        return list(self._adopted)
+        # Other threads may adopt, so this is a copy made at once.
+        return [p for ref in self._adopted.keyrefs() if (p := ref()) is not None]
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         # During a hold nothing leaves the device, and the gradient is dropped before anything may.
@@ -304,8 +306,7 @@ class Moments:
         if not self._ledger.active:
             return
         while len(self._backward) >= _BACKWARD_DEPTH:
-            for token in self._backward.popleft():
-                token.release()
+            self._release_oldest()
         tokens = [self._ledger.lease(known.places, Access.READ)]
         gradients = self._gradient_places(known)
         if gradients.count:
@@ -327,6 +328,10 @@ class Moments:
     def _end_backward(self) -> None:
         self._ends_awaited = False
         while self._backward:
+            self._release_oldest()
+
+    def _release_oldest(self) -> None:
+        with contextlib.suppress(IndexError):  # Another thread, which steps, has cleared them.
             for token in self._backward.popleft():
                 token.release()
 

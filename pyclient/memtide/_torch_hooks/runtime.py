@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -43,7 +44,7 @@ from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.gpu_runtime import GpuRuntime
-from memtide._torch_hooks.module_hooks import Moments, Scope
+from memtide._torch_hooks.module_hooks import NO_BACKWARD, Moments, Scope
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.oversized_operands import OversizedOperands
@@ -98,6 +99,7 @@ class Runtime:
         self.observer.is_wanted = lambda: planning.is_short
         self.regions = CompiledRegions(self.manager, self.moments)
         self.offloaded = OffloadedSteps(self.manager, self.observer, training)
+        self.manager.before_adoption = self.offloaded.see_thread
         on_device = client.properties.device_slots > 0
         self.common = (
             CommonParameters(self.manager, on_device=on_device) if shares_contents else None
@@ -112,7 +114,8 @@ class Runtime:
         self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
-        self._stepping = 0
+        self._stepping: set[int] = set()  # The threads that step.
+        self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
         self._gpu: GpuRuntime | None = None  # On a GPU.
         self._oversized: OversizedOperands | None = None  # In host memory.
         self._resumed_job: ResumedJob | None = None  # Only for a named job.
@@ -206,7 +209,7 @@ class Runtime:
     @contextlib.contextmanager
     def stepping(self, optimizer: Optimizer) -> Iterator[None]:
         """Around one optimizer step."""
-        if self._stepping:
+        if self._is_nested():
             yield
             return
         if self.shared_layers is None:
@@ -218,6 +221,14 @@ class Runtime:
             yield
         self.shared_layers.after_step(optimizer)
 
+    def _is_nested(self) -> bool:
+        """Whether a step begins within another one. On a GPU, hooks of a backward pass that a step
+        makes run in a thread of the device."""
+        if threading.get_ident() in self._stepping:
+            return True
+        in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
+        return self.ledger.strict and in_backward and bool(self._stepping)
+
     @contextlib.contextmanager
     def _stepping_alone(self, optimizer: Optimizer) -> Iterator[None]:
         if self.ledger.script_holds:
@@ -225,33 +236,19 @@ class Runtime:
                 f"{type(optimizer).__name__} steps within memtide.hold: end that block before, as "
                 "chunks that are held cannot be stepped"
             )
-        self.moments.settle()
-        self.collectives.settle()
-        if self._gpu is not None:
-            self._gpu.leaves.settle()
-        if self._resumed_job is not None:
-            self._resumed_job.before_step()
-        first = optimizer not in self._stepped
-        if self._gpu is not None:
-            self._gpu.switch.begin_step(first=first)
-        if first:
-            if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
-                device_guards.warn_of_late_settings(self.client.cuda_settings)
-            self.manager.lay_out(p for g in optimizer.param_groups for p in g["params"])
-        # What a script has put in the place of adopted tensors is looked for in other steps.
-        lean = self._gpu is not None and self._gpu.switch.lean
-        if not lean:
-            self.adopt_state_of(optimizer)
-        if first:
-            # Now, too: the step may need more than there is room for.
-            self.parameters = self._list_parameters(born=False)
-        self.observer.moment("step", type(optimizer).__name__)
-        self._stepping += 1
+        with self._bookkeeping:
+            first = optimizer not in self._stepped
+            self._before_step(optimizer, first=first)
+            lean = self._is_lean
+            watched = first or (self.ledger.active and not self.ledger.strict)
+            if watched:
+                self._stepped.add(optimizer)
+        thread = threading.get_ident()
+        self._stepping.add(thread)
         try:
             # When nothing needs leasing, or lease dispatch does it, only the first step is watched:
             # there, state is born.
-            if first or (self.ledger.active and not self.ledger.strict):
-                self._stepped.add(optimizer)
+            if watched:
                 mode = StepDispatchMode(self.manager, self.observer)
                 self.offloaded.begin(optimizer, mode.close)
                 try:
@@ -269,8 +266,37 @@ class Runtime:
                 self._gpu.switch.end_phase()
             raise
         finally:
-            self._stepping -= 1
+            self._stepping.discard(thread)
             self.offloaded.end()
+        with self._bookkeeping:
+            self._after_step(optimizer, first=first, lean=lean)
+
+    @property
+    def _is_lean(self) -> bool:
+        # What a script has put in the place of adopted tensors is looked for in other steps.
+        return self._gpu is not None and self._gpu.switch.lean
+
+    def _before_step(self, optimizer: Optimizer, *, first: bool) -> None:
+        self.moments.settle()
+        self.collectives.settle()
+        if self._gpu is not None:
+            self._gpu.leaves.settle()
+        if self._resumed_job is not None:
+            self._resumed_job.before_step()
+        if self._gpu is not None:
+            self._gpu.switch.begin_step(first=first)
+        if first:
+            if self.ledger.strict and not self._stepped:  # Set after torch was imported, perhaps.
+                device_guards.warn_of_late_settings(self.client.cuda_settings)
+            self.manager.lay_out(p for g in optimizer.param_groups for p in g["params"])
+        if not self._is_lean:
+            self.adopt_state_of(optimizer)
+        if first:
+            # Now, too: the step may need more than there is room for.
+            self.parameters = self._list_parameters(born=False)
+        self.observer.moment("step", type(optimizer).__name__)
+
+    def _after_step(self, optimizer: Optimizer, *, first: bool, lean: bool) -> None:
         if not lean:
             self.adopt_state_of(optimizer)
         if self.common is not None:
@@ -341,7 +367,7 @@ class Runtime:
 
     def record_blocks(self) -> None:
         """Records what torch's allocator does in a few iterations (block_recording.py)."""
-        self.blocks = BlockRecording(self.manager, lambda: self._stepping > 0)
+        self.blocks = BlockRecording(self.manager, lambda: bool(self._stepping))
 
     def keep_steps(self, manifest: StepManifest | None) -> None:
         """Resumes the job from `manifest`, if there is one, and commits every step with a step

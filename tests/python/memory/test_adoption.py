@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fake_client import FakeClient
 from memtide._capi.client import Kind
-from memtide._memory import tensor_manager
+from memtide._memory import adoption, tensor_manager
+from memtide._memory.duplicates import Duplicates
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
@@ -135,6 +138,117 @@ def test_other_tensors_are_left_alone(runtime: Runtime, tensor: torch.Tensor) ->
         else torch.nn.Parameter(tensor, requires_grad=False)
     )
     assert runtime.manager.chunks() == 0
+
+
+def _adopted_parameter(runtime: Runtime) -> torch.Tensor:
+    module = torch.nn.Linear(32, 32)
+    module.weight.data = torch.ones(32, 32)
+    with torch.inference_mode():
+        module(torch.ones(2, 32))
+    assert manages(runtime, module.weight) == [True]
+    return module.weight
+
+
+def _adopted_gradient(runtime: Runtime) -> torch.Tensor:
+    weight = torch.nn.Linear(32, 32).weight
+    weight.grad = torch.ones(32, 32)
+    with torch.inference_mode():
+        assert adoption.adopt_gradient(runtime.manager, weight)
+    return weight.grad
+
+
+def _adopted_state(runtime: Runtime) -> torch.Tensor:
+    weight = torch.nn.Linear(32, 32).weight
+    state = {"momentum": torch.ones(32, 32)}
+    with torch.inference_mode():
+        adoption.adopt_state_of(runtime.manager, weight, state)
+    assert manages(runtime, state["momentum"]) == [True]
+    return state["momentum"]
+
+
+def _adopted_shard(runtime: Runtime) -> torch.Tensor:
+    shard = torch.ones(32, 32)
+    with torch.inference_mode():
+        (moved,) = adoption.adopt_together(runtime.manager, [shard], Kind.PARAMETER)
+    return moved
+
+
+def _adopted_shard_of_a_gradient(runtime: Runtime) -> torch.Tensor:
+    gradient = SimpleNamespace(_local_tensor=torch.ones(32, 32))
+    parameter: Any = SimpleNamespace(grad=gradient)
+    with torch.inference_mode():
+        adoption.adopt_part_of_gradient(runtime.manager, parameter)
+    assert manages(runtime, gradient._local_tensor) == [True]
+    return gradient._local_tensor
+
+
+def _moved_parameter(runtime: Runtime) -> torch.Tensor:
+    weight, other = (torch.nn.Linear(32, 32).weight for _ in range(2))
+    other.data.fill_(1)
+    with torch.inference_mode():
+        assert adoption.move_to(runtime.manager, weight, other.untyped_storage())
+    return weight
+
+
+def _restored_parameter(runtime: Runtime) -> torch.Tensor:
+    weight = torch.nn.Linear(32, 32).weight
+    weight.data.fill_(1)
+    with torch.inference_mode():
+        adoption.restore(runtime.manager, weight)
+    assert manages(runtime, weight) == [False]
+    return weight
+
+
+def _duplicated_parameter(_runtime: Runtime) -> torch.Tensor:
+    weight = torch.nn.Linear(32, 32).weight
+    weight.data.fill_(1)
+    with torch.inference_mode():
+        copied = Duplicates([weight], 1).take(weight)
+    assert copied is not None
+    return copied
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _adopted_parameter,
+        _adopted_gradient,
+        _adopted_state,
+        _adopted_shard,
+        _adopted_shard_of_a_gradient,
+        _moved_parameter,
+        _restored_parameter,
+        _duplicated_parameter,
+    ],
+)
+def test_what_moves_under_inference_mode_can_be_trained(
+    runtime: Runtime, make: Callable[[Runtime], torch.Tensor]
+) -> None:
+    moved = make(runtime)
+    assert not moved.is_inference()
+    assert moved.sum().item() == 1024
+
+
+def test_a_model_is_evaluated_before_it_is_trained(runtime: Runtime) -> None:
+    def train() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(32, 32)
+        model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+        model.requires_grad_()
+        with torch.inference_mode():
+            model(torch.ones(2, 32))
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            model(torch.ones(2, 32)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.detach().clone() for p in model.parameters()]
+
+    managed = train()
+    assert runtime.manager.bytes_by_kind()[Kind.PARAMETER]
+    runtimes.stop()
+    assert all(map(torch.equal, managed, train()))
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True)
 
 
 def test_conversions_and_copies_move_again(runtime: Runtime) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import activation_cases
 import gradient_cases
+import memory_cases
 import optimizer_cases
 import parameter_cases
 import pytest
@@ -16,6 +17,7 @@ from museum import Case, plain, same, under_memtide
 
 CASES = [
     *parameter_cases.CASES,
+    *memory_cases.CASES,
     *gradient_cases.CASES,
     *optimizer_cases.CASES,
     *activation_cases.CASES,

@@ -80,6 +80,11 @@ def _with_threads(options: TorchOptions) -> TorchOptions:
     return replace(options, call=replace(options.call, threads=options.call.threads + 1))
 
 
+def _with_modes(options: TorchOptions) -> TorchOptions:
+    assert options.call is not None
+    return replace(options, call=replace(options.call, modes=options.call.modes + 1))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -94,10 +99,11 @@ def _with_threads(options: TorchOptions) -> TorchOptions:
         _with(single_numbers=(TensorNumber(0.5, torch.float32),)),
         _with(gradient_factor=0.5),
         _with_threads,
+        _with_modes,
     ],
     ids=[
         *("lr", "lr in a tensor", "flag", "states of the call", "step", "fresh"),
-        *("gradient's format", "states' format", "single number", "factor", "threads"),
+        *("gradient's format", "states' format", "single number", "factor", "threads", "modes"),
     ],
 )
 def test_another_operation_changes_its_half(

@@ -89,6 +89,20 @@ def test_losses_go_on_as_if_nothing_had_happened(name: str, client: FakeClient) 
     assert manifest_of(client).steps == 6
 
 
+def test_a_resumed_model_is_evaluated_before_it_is_trained(client: FakeClient) -> None:
+    plain = train(*build(OPTIMIZERS["adamw"], 0), range(4))
+    start(client, None)
+    first = build(OPTIMIZERS["adamw"], 0)
+    train(*first, range(2))
+    start(client, manifest_of(client))
+    model, optimizer = build(OPTIMIZERS["adamw"], 9)
+    with torch.inference_mode():
+        model(torch.zeros(1, 24))
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    assert not any(tensor.is_inference() for tensor in (*model.parameters(), *states))
+    assert train(model, optimizer, range(2, 4)) == plain[2:]
+
+
 def test_what_a_job_left_is_taken_over_where_it_is(client: FakeClient) -> None:
     start(client, None)
     first = build(OPTIMIZERS["adamw"], 0)
