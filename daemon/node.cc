@@ -105,6 +105,7 @@ struct Route {
   void operator()(const BadCopyFound& effect) const { Log(effect); }
   void operator()(const WritesWait& effect) const { Log(effect, ssd_dirs); }
   void operator()(const JobLost& effect) const { Log(effect); }
+  void operator()(const TransfersFail& effect) const { Log(effect); }
   void operator()(SaveSnapshot& effect) const {
     JobRecord& job = effect.snapshot.job;
     for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
