@@ -62,6 +62,13 @@ void Log(const BadCopyFound& found) {
                     : "No other copy is valid: what the chunk holds is lost. Check the drive");
 }
 
+void Log(const TransfersFail& failures) {
+  spdlog::error("{}: {} failed, the last one of {}. Check the drive or the device",
+                NameOf(failures.job, failures.job_name),
+                failures.count == 1 ? "a transfer" : absl::StrCat(failures.count, " transfers"),
+                std::string(failures.last.message()));
+}
+
 void Log(const WritesWait& wait, const std::vector<std::string>& ssd_dirs) {
   const DailyBudget& budget = wait.budget;
   const bool is_of_quota = !budget.quota.empty();

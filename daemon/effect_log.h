@@ -17,6 +17,7 @@ void Log(const LentUnderProcess& lent);
 void Log(const RegionsStayExposed& exposed);
 void Log(const BadCopyFound& found);
 void Log(const JobLost& lost);
+void Log(const TransfersFail& failures);
 void Log(const Misprediction& misprediction);
 // `ssd_dirs`: by the number of the drive.
 void Log(const WritesWait& wait, const std::vector<std::string>& ssd_dirs);

@@ -115,13 +115,14 @@ absl::StatusOr<Config> Configure(const v1::NodeConfig& proto, const PersistedMem
   return Validate(proto, machine);
 }
 
-int Serve(const Config& config, PersistedState persisted) {
+// Returns the exit status: `bad_settings`, if the settings cannot work.
+int Serve(const Config& config, PersistedState persisted, int bad_settings) {
   // Signals are blocked before the node starts threads, which inherit the mask.
   const int signal_fd = SignalDescriptor();
   absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(config, std::move(persisted));
   if (!node.ok()) {
     spdlog::error("cannot start: {}", std::string(node.status().message()));
-    return kExitFailed;
+    return absl::IsInvalidArgument(node.status()) ? bad_settings : kExitFailed;
   }
   // Units that need this one start now, when clients can connect.
   NotifySystemd("READY=1\nSTATUS=serving");
@@ -177,7 +178,10 @@ int Main(int argc, char** argv) {
         std::string(persisted.unreadable.message()).c_str());
     return kExitFailed;
   }
-  persisted.saved = LoadSavedJobs({line->config.ssd_dirs().begin(), line->config.ssd_dirs().end()});
+  // A directory that is not there yet, or cannot be read, is the node's to judge: it reads again.
+  absl::StatusOr<SavedJobs> saved =
+      LoadSavedJobs({line->config.ssd_dirs().begin(), line->config.ssd_dirs().end()});
+  if (saved.ok()) persisted.saved = *std::move(saved);
   const absl::StatusOr<Config> config = Configure(line->config, Measure(persisted));
   if (!config.ok()) {
     std::fprintf(stderr, "memtided: %s\n", std::string(config.status().message()).c_str());
@@ -185,7 +189,7 @@ int Main(int argc, char** argv) {
     return absl::IsUnavailable(config.status()) ? kExitFailed : bad_settings;
   }
   StartLogging(config->log_level);
-  return Serve(*config, std::move(persisted));
+  return Serve(*config, std::move(persisted), bad_settings);
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ struct Route {
   void operator()(const BadCopyFound& effect) const { Log(effect); }
   void operator()(const WritesWait& effect) const { Log(effect, ssd_dirs); }
   void operator()(const JobLost& effect) const { Log(effect); }
+  void operator()(const TransfersFail& effect) const { Log(effect); }
   void operator()(SaveSnapshot& effect) const {
     JobRecord& job = effect.snapshot.job;
     for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
@@ -311,7 +312,11 @@ absl::Status Node::Recover(PersistedState persisted) {
     MEMTIDE_ASSIGN_OR_RETURN(journal_, OpenJournal(&persisted));
     restore = RestoreJobs(std::move(persisted.memory), journal_.get(), mover_.get());
   }
-  RestoreSavedJobs(persisted.saved, config_.ssd_dirs, mover_.get(), &restore);
+  if (disk_ != nullptr) {
+    // They are read again, as another daemon may have had the directories until they were claimed.
+    MEMTIDE_ASSIGN_OR_RETURN(const SavedJobs saved, LoadSavedJobs(config_.ssd_dirs));
+    RestoreSavedJobs(saved, disk_.get(), mover_.get(), &restore);
+  }
   const Accounts accounts = MachineAccounts();
   std::set<JobId> with_records;
   for (JobRecord& job : restore.job_records) {

@@ -39,8 +39,9 @@ namespace memtide {
 
 class Node : private EffectSink {
  public:
-  // Starts the daemon, and logs its pools. An error names the setting that would avoid it. The
-  // pools of `config` have room for `persisted`.
+  // Starts the daemon, and logs its pools. An error names the setting that would avoid it;
+  // INVALID_ARGUMENT: no later start with these settings works. The pools of `config` have room for
+  // `persisted`.
   static absl::StatusOr<std::unique_ptr<Node>> Start(const Config& config,
                                                      PersistedState persisted);
   ~Node() override;

@@ -152,6 +152,36 @@ TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {
   EXPECT_EQ(node.Inspect().counters.transfers_failed, 1u);
 }
 
+TEST(EngineTest, FailedTransfersAreReportedAtOnceAndThenOnceAMinute) {
+  EngineHarness node(ThreeTiers());
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 9);
+  for (size_t i = 0; i < 8; ++i) node.Touch(session, chunks[i], Access::kWrite);
+  node.Fetch(session, {chunks[8]}, Access::kWrite);
+  size_t failed = 0;
+  const auto fail_writes = [&] {
+    while (!node.transfers_.empty()) {
+      const bool to_ssd = node.transfers_.front().kind == StartTransfer::Kind::kHostToSsd;
+      failed += to_ssd;
+      node.FinishOne(to_ssd ? absl::InternalError("EIO") : absl::OkStatus());
+    }
+  };
+  fail_writes();
+  ASSERT_GT(failed, 1u);
+  ASSERT_EQ(node.transfers_fail_.size(), 1u);
+  EXPECT_EQ(node.transfers_fail_[0].count, 1u);
+  EXPECT_EQ(node.transfers_fail_[0].last.code(), absl::StatusCode::kInternal);
+  for (int second = 0; second < 59; ++second) {
+    node.Wait(std::chrono::seconds(1));
+    node.Post(RenewCall{node.Call(), session});
+    fail_writes();
+  }
+  EXPECT_EQ(node.transfers_fail_.size(), 1u);
+  node.Wait(std::chrono::seconds(1));
+  ASSERT_EQ(node.transfers_fail_.size(), 2u);
+  EXPECT_EQ(1 + node.transfers_fail_[1].count, node.Inspect().counters.transfers_failed);
+}
+
 TEST(EngineTest, FreeingAChunkEndsAlsoTheFetchesThatWaitForOthers) {
   EngineHarness node(ThreeTiers());
   const SessionId session = node.Open();

@@ -106,6 +106,21 @@ struct JobSnapshots {
   }
 };
 
+// The writes of a job to a slower tier that failed since one there ended well
+// (chunks/transfers.cc).
+struct FailedWrites {
+  Tier to = Tier::kSsd;
+  uint32_t tries = 0;  // In a row. What fails before `next_try` is part of one.
+  Instant next_try;
+};
+
+// The failed transfers of a job that the log does not have.
+struct UnreportedFailures {
+  uint64_t count = 0;
+  absl::Status last;
+  absl::optional<Instant> reported_at;  // Those before.
+};
+
 struct Job {
   JobId id;
   uint32_t uid = 0;
@@ -152,8 +167,10 @@ struct Job {
   // What its chunks hold in common since they were duplicated, in slots of its own host memory.
   CommonContents duplicated;
   MemberTable members;                       // Its chunks.
-  std::vector<ChunkIndex> retry_after_tick;  // Chunks whose write-back failed.
-  Count steps;                               // Step parts that are admitted and not done.
+  std::vector<ChunkIndex> retry_after_tick;  // Those with Chunk::retry_after_tick, oldest first.
+  FailedWrites failed_writes;
+  UnreportedFailures unreported;
+  Count steps;  // Step parts that are admitted and not done.
   JobForecast forecast;
   uint64_t mispredictions = 0;
   // Host memory outside memtide, as a session last reported it; its peak in this iteration, and in

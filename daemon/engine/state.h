@@ -476,6 +476,10 @@ class EngineState {
   void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
   void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                       const absl::Status& status);
+  void RetryLater(ChunkIndex index);
+  void RetryWrites(Job& job);
+  void NoteFailure(ChunkIndex index, const absl::Status& status);
+  void ReportFailures(Job& job);
   // --- chunks/pacing.cc ---
   // The write of the chunk to its place on SSD.
   SsdWrite WriteOf(ChunkIndex index) const;
@@ -615,6 +619,7 @@ class EngineState {
   void WriteForSnapshot(ChunkIndex index);
   void LeaveSnapshot(ChunkIndex index);
   bool LeaveSnapshotSlot(ChunkIndex index);
+  void RefuseCommits(Job& job, const absl::Status& why);
   static std::string NotDurable(uint64_t step, const absl::Status& why);
   static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
   void DistrustStores(Job& job);

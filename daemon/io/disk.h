@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,9 @@ class Disk {
                                     absl::string_view text) = 0;
   // Removes the snapshot and the names that the stores have by it.
   virtual absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) = 0;
+  // Removes what a crash has left of other snapshots, and returns the stores that had names by them
+  // (snapshot_files.h). `saved`: the stores that snapshots name which were read since the start.
+  virtual absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshots(const std::set<StoreId>& saved) = 0;
   // As AdoptStore, with the files that have names by a snapshot.
   virtual absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) = 0;
 

@@ -16,18 +16,18 @@ namespace memtide {
 
 namespace {
 
-constexpr char kStorePrefix[] = "store-";
+constexpr char kStoreFdPrefix[] = "store-";
 
 }  // namespace
 
 std::string RegionName(RegionId region) { return absl::StrCat(kRegionPrefix, region.value()); }
 
 std::string StoreFileName(StoreId store, size_t file) {
-  return absl::StrCat(kStorePrefix, store.value(), ".", file);
+  return absl::StrCat(kStoreFdPrefix, store.value(), ".", file);
 }
 
 bool IsMemoryName(absl::string_view name) {
-  return absl::StartsWith(name, kRegionPrefix) || absl::StartsWith(name, kStorePrefix);
+  return absl::StartsWith(name, kRegionPrefix) || absl::StartsWith(name, kStoreFdPrefix);
 }
 
 #ifdef HAVE_LIBSYSTEMD

@@ -48,6 +48,9 @@ class Faultless : public Disk {
   absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override {
     return faulty_.RemoveSnapshot(job, stores);
   }
+  absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshots(const std::set<StoreId>& saved) override {
+    return faulty_.RemoveLeftSnapshots(saved);
+  }
   absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override {
     return faulty_.AdoptNamedStore(store, size, std::move(counts));
   }

@@ -1,6 +1,5 @@
 #include "daemon/io/snapshot_files.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,13 +13,12 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "daemon/io/io_error.h"
+#include "daemon/io/snapshot_set.h"
 #include "daemon/io/whole_file.h"
 
 namespace memtide {
 namespace {
 
-constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
-constexpr char kStoreFile[] = ".memtide-store-";
 constexpr uint64_t kStatBlock = 512;  // The unit of st_blocks on every file system.
 // As much as one protobuf message may have.
 constexpr Bytes kMost((uint64_t{1} << 31) - 1);
@@ -28,7 +26,7 @@ constexpr Bytes kMost((uint64_t{1} << 31) - 1);
 std::string SnapshotName(JobId job) { return absl::StrCat(kSnapshotPrefix, job.value()); }
 
 std::string StorePath(const std::string& directory, StoreId store) {
-  return absl::StrCat(directory, "/", kStoreFile, store.value());
+  return absl::StrCat(directory, "/", kStorePrefix, store.value());
 }
 
 absl::Status Flush(int fd, const std::string& what) {
@@ -42,8 +40,8 @@ absl::Status FlushDirectory(const std::string& path) {
   return Flush(directory.get(), path);
 }
 
-// Whether there is such a file at the path. One of another daemon is removed, as no snapshot names
-// it any more.
+// Whether the file has this name. Another file of that name may be of a job that this process does
+// not know, so it stays.
 absl::StatusOr<bool> HasName(int file, const std::string& path) {
   struct stat own, named;
   if (fstat(file, &own) != 0) return WriteError(errno, absl::StrCat("looking at ", path));
@@ -52,8 +50,8 @@ absl::StatusOr<bool> HasName(int file, const std::string& path) {
     return WriteError(errno, absl::StrCat("looking at ", path));
   }
   if (own.st_dev == named.st_dev && own.st_ino == named.st_ino) return true;
-  if (unlink(path.c_str()) != 0) return WriteError(errno, absl::StrCat("removing ", path));
-  return false;
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is a file of another job, which stays: restart memtided"));
 }
 
 // Returns whether the file had no name before.
@@ -74,15 +72,13 @@ absl::StatusOr<bool> GiveName(int file, const std::string& path) {
 }
 
 // What follows the prefix in the names of the files that have it.
-std::vector<std::string> NamesWith(const std::string& path, absl::string_view prefix) {
+absl::StatusOr<std::vector<std::string>> NamesWith(const std::string& path,
+                                                   absl::string_view prefix) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path));
   std::vector<std::string> rests;
-  DIR* const directory = opendir(path.c_str());
-  if (directory == nullptr) return rests;
-  while (const dirent* entry = readdir(directory)) {
-    absl::string_view name = entry->d_name;
+  for (absl::string_view name : names) {
     if (absl::ConsumePrefix(&name, prefix)) rests.emplace_back(name);
   }
-  closedir(directory);
   return rests;
 }
 
@@ -96,6 +92,7 @@ absl::Status Remove(const std::string& path) {
 absl::Status SaveSnapshotFile(const std::vector<std::string>& directories, JobId job,
                               const std::map<StoreId, std::vector<int>>& files,
                               absl::string_view text) {
+  MEMTIDE_RETURN_IF_ERROR(MakeSet(directories));
   std::set<size_t> changed;
   for (const auto& [store, of_store] : files) {
     for (size_t i = 0; i < of_store.size(); ++i) {
@@ -124,10 +121,13 @@ absl::Status RemoveSnapshotFile(const std::vector<std::string>& directories, Job
   return absl::OkStatus();
 }
 
-std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& directories) {
+absl::StatusOr<std::vector<SnapshotFile>> LoadSnapshotFiles(
+    const std::vector<std::string>& directories) {
   std::vector<SnapshotFile> files;
   if (directories.empty()) return files;
-  for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           NamesWith(directories.front(), kSnapshotPrefix));
+  for (const std::string& name : names) {
     uint64_t job;
     if (!absl::SimpleAtoi(name, &job)) continue;
     const std::string path = absl::StrCat(directories.front(), "/", SnapshotName(JobId(job)));
@@ -136,10 +136,12 @@ std::vector<SnapshotFile> LoadSnapshotFiles(const std::vector<std::string>& dire
   return files;
 }
 
-std::set<StoreId> NamedStores(const std::vector<std::string>& directories) {
+absl::StatusOr<std::set<StoreId>> NamedStores(const std::vector<std::string>& directories) {
   std::set<StoreId> stores;
   for (const std::string& directory : directories) {
-    for (const std::string& name : NamesWith(directory, kStoreFile)) {
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                             NamesWith(directory, kStorePrefix));
+    for (const std::string& name : names) {
       uint32_t store;
       if (absl::SimpleAtoi(name, &store)) stores.insert(StoreId(store));
     }
@@ -147,20 +149,27 @@ std::set<StoreId> NamedStores(const std::vector<std::string>& directories) {
   return stores;
 }
 
-absl::Status RemoveLeftSnapshotFiles(const std::vector<std::string>& directories,
-                                     const std::set<StoreId>& saved) {
-  for (const StoreId store : NamedStores(directories)) {
+absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshotFiles(
+    const std::vector<std::string>& directories, const std::set<StoreId>& saved) {
+  // Only where all directories are there is a store that no snapshot names known to be left over.
+  MEMTIDE_RETURN_IF_ERROR(CheckSet(directories));
+  MEMTIDE_ASSIGN_OR_RETURN(const std::set<StoreId> named, NamedStores(directories));
+  std::set<StoreId> removed;
+  for (const StoreId store : named) {
     if (saved.count(store) > 0) continue;
     for (const std::string& directory : directories) {
       MEMTIDE_RETURN_IF_ERROR(Remove(StorePath(directory, store)));
     }
+    removed.insert(store);
   }
-  if (directories.empty()) return absl::OkStatus();
-  for (const std::string& name : NamesWith(directories.front(), kSnapshotPrefix)) {
+  if (directories.empty()) return removed;
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           NamesWith(directories.front(), kSnapshotPrefix));
+  for (const std::string& name : names) {
     if (!absl::EndsWith(name, kNextSuffix)) continue;
     MEMTIDE_RETURN_IF_ERROR(Remove(absl::StrCat(directories.front(), "/", kSnapshotPrefix, name)));
   }
-  return absl::OkStatus();
+  return removed;
 }
 
 absl::StatusOr<std::vector<OwnedFd>> OpenNamedStore(const std::vector<std::string>& directories,

@@ -1,6 +1,5 @@
 #include "daemon/io/store_directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/stat.h>
@@ -23,6 +22,7 @@
 #include "base/status_macros.h"
 #include "daemon/io/disk.h"
 #include "daemon/io/io_error.h"
+#include "daemon/io/whole_file.h"
 
 namespace memtide {
 namespace {
@@ -30,23 +30,9 @@ namespace {
 constexpr char kMarker[] = ".memtide-store";
 constexpr char kMagic[] = "memtide-store 1\n";
 constexpr char kFilePrefix[] = ".memtide-file-";
-constexpr char kLostAndFound[] = "lost+found";  // Made by the file system in its root.
 
 absl::Status NotOurs(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat("store directory ", path, " ", why));
-}
-
-absl::StatusOr<std::vector<std::string>> List(const std::string& path, int directory) {
-  // closedir() closes the descriptor, so the stream gets one of its own.
-  DIR* const stream = fdopendir(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (stream == nullptr) return NotOurs(path, absl::StrCat("cannot be listed: ", ErrnoName(errno)));
-  std::vector<std::string> names;
-  while (const dirent* entry = readdir(stream)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != ".." && name != kLostAndFound) names.push_back(name);
-  }
-  closedir(stream);
-  return names;
 }
 
 absl::Status CheckIsPrivate(const std::string& path, int directory) {
@@ -80,7 +66,7 @@ absl::StatusOr<OwnedFd> OpenMarker(const std::string& path, int directory) {
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   OwnedFd marker(openat(directory, kMarker, kFlags));
   if (!marker.valid() && errno == ENOENT) {
-    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path, directory));
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory, path));
     for (const std::string& name : names) {
       if (name != kMarker) {
         return NotOurs(path, absl::StrCat("is not empty (it holds \"", name,
@@ -134,7 +120,7 @@ absl::Status LockMarker(const std::string& path, int marker) {
 }
 
 absl::Status RemoveLeftovers(const std::string& path, int directory) {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, List(path, directory));
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory, path));
   for (const std::string& name : names) {
     // This process holds the marker's lock, so no running daemon needs the file of this name.
     if (absl::StartsWith(name, kFilePrefix) && unlinkat(directory, name.c_str(), 0) != 0) {
@@ -176,6 +162,17 @@ StoreDirectory::StoreDirectory(std::string path, OwnedFd directory, OwnedFd mark
     : path_(std::move(path)), directory_(std::move(directory)), marker_(std::move(marker)) {
   struct stat status;
   if (fstat(directory_.get(), &status) == 0) drive_ = status.st_dev;
+}
+
+absl::Status StoreDirectory::CheckPath() const {
+  struct stat claimed, named;
+  if (fstat(directory_.get(), &claimed) == 0 && stat(path_.c_str(), &named) == 0 &&
+      claimed.st_dev == named.st_dev && claimed.st_ino == named.st_ino) {
+    return absl::OkStatus();
+  }
+  return NotOurs(path_,
+                 "is another directory than when memtided started, as where a drive has been "
+                 "mounted since: nothing is changed there; restart memtided");
 }
 
 Bytes StoreDirectory::Free() const {

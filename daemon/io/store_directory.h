@@ -33,6 +33,8 @@ class StoreDirectory {
   bool direct() const { return direct_; }
   // The device number (st_dev) of its file system: directories with the same one are on one drive.
   uint64_t drive() const { return drive_; }
+  // FAILED_PRECONDITION: the path leads to another directory by now, as under a mount.
+  absl::Status CheckPath() const;
   // What its file system has free for this user.
   Bytes Free() const;
 

@@ -163,5 +163,17 @@ TEST(StoreDirectoryOnTmpfsTest, IsBufferedAndWorks) {
   EXPECT_TRUE(claimed->MakeFile(MiB(1)).ok());
 }
 
+TEST_F(StoreDirectoryTest, ADriveThatIsMountedLaterIsAnotherDirectory) {
+  const std::string path = At("d");
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  absl::StatusOr<StoreDirectory> claimed = StoreDirectory::Claim(path);
+  ASSERT_TRUE(claimed.ok()) << claimed.status();
+  EXPECT_TRUE(claimed->CheckPath().ok());
+  ASSERT_EQ(rename(path.c_str(), At("away").c_str()), 0);
+  EXPECT_FALSE(claimed->CheckPath().ok());
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  EXPECT_EQ(claimed->CheckPath().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace memtide

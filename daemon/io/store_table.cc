@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/io/snapshot_files.h"
+#include "daemon/io/snapshot_set.h"
 
 namespace memtide {
 namespace {
@@ -31,6 +32,8 @@ absl::StatusOr<std::shared_ptr<StoreTable>> StoreTable::Open(
     MEMTIDE_ASSIGN_OR_RETURN(StoreDirectory directory, StoreDirectory::Claim(path));
     directories.push_back(std::move(directory));
   }
+  // No other daemon changes what the directories hold from here on.
+  MEMTIDE_RETURN_IF_ERROR(CheckSet(paths));
   std::vector<size_t> drives = DrivesOf(directories);
   return std::make_shared<StoreTable>(std::move(directories), std::move(drives));
 }
@@ -132,11 +135,26 @@ absl::Status StoreTable::SaveSnapshot(JobId job, const std::vector<StoreId>& sto
                                       absl::string_view text) const {
   std::map<StoreId, std::vector<int>> files;
   for (const StoreId store : stores) files[store] = Files(store);
-  return SaveSnapshotFile(Paths(), job, files, text);
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, CheckedPaths());
+  return SaveSnapshotFile(paths, job, files, text);
 }
 
 absl::Status StoreTable::RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) const {
-  return RemoveSnapshotFile(Paths(), job, stores);
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, CheckedPaths());
+  return RemoveSnapshotFile(paths, job, stores);
+}
+
+absl::StatusOr<std::set<StoreId>> StoreTable::RemoveLeftSnapshots(
+    const std::set<StoreId>& saved) const {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, CheckedPaths());
+  return RemoveLeftSnapshotFiles(paths, saved);
+}
+
+absl::StatusOr<std::vector<std::string>> StoreTable::CheckedPaths() const {
+  for (const StoreDirectory& directory : directories_) {
+    MEMTIDE_RETURN_IF_ERROR(directory.CheckPath());
+  }
+  return Paths();
 }
 
 std::vector<std::string> StoreTable::Paths() const {

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct Store {
 class StoreTable {
  public:
   // Claims every directory, or none, and finds the drives by the device numbers of their file
-  // systems. Stores are striped evenly until StripeFromNowOn. REQUIRES: paths is not empty.
+  // systems. Stores are striped evenly until StripeFromNowOn. The errors of CheckSet
+  // (snapshot_set.h). REQUIRES: paths is not empty.
   static absl::StatusOr<std::shared_ptr<StoreTable>> Open(const std::vector<std::string>& paths);
 
   // `drives`: the drive of each directory, numbered from zero.
@@ -65,6 +67,7 @@ class StoreTable {
   absl::Status SaveSnapshot(JobId job, const std::vector<StoreId>& stores,
                             absl::string_view text) const;
   absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) const;
+  absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshots(const std::set<StoreId>& saved) const;
   // REQUIRES: the store exists.
   void Drop(StoreId id);
   std::shared_ptr<const Store> Find(StoreId id) const;
@@ -77,6 +80,8 @@ class StoreTable {
   absl::Status MakeLike(std::shared_ptr<const Stripes> stripes, StoreId id, Bytes size);
   void Add(StoreId id, std::shared_ptr<const Store> store);
   std::vector<std::string> Paths() const;
+  // The same. FAILED_PRECONDITION: one of them leads to another directory by now.
+  absl::StatusOr<std::vector<std::string>> CheckedPaths() const;
 
   const std::vector<StoreDirectory> directories_;
   const std::vector<size_t> drives_;

@@ -4,6 +4,7 @@
 #define MEMTIDE_DAEMON_IO_STORED_DISK_H_
 
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ class StoredDisk : public Disk {
   }
   absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override {
     return stores_->RemoveSnapshot(job, stores);
+  }
+  absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshots(const std::set<StoreId>& saved) override {
+    return stores_->RemoveLeftSnapshots(saved);
   }
   absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override {
     return stores_->AdoptNamed(store, size, counts);

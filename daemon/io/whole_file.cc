@@ -1,5 +1,6 @@
 #include "daemon/io/whole_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,12 +8,15 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/io/io_error.h"
 #include "daemon/io/owned_fd.h"
 
 namespace memtide {
 namespace {
+
+constexpr char kLostAndFound[] = "lost+found";  // Made by the file system in its root.
 
 bool WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
@@ -48,6 +52,31 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, Bytes most) {
     end += static_cast<size_t>(some);
   }
   return text;
+}
+
+absl::StatusOr<std::vector<std::string>> NamesIn(int directory, const std::string& path) {
+  const std::string what = absl::StrCat("listing ", path);
+  // closedir() closes the descriptor, so the stream gets one of its own.
+  DIR* const stream = fdopendir(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (stream == nullptr) return ReadError(errno, what);
+  const absl::Cleanup close = [stream] { closedir(stream); };
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;  // Only so an error differs from the end.
+    const dirent* const entry = readdir(stream);
+    if (entry == nullptr && errno != 0) return ReadError(errno, what);
+    if (entry == nullptr) return names;
+    const std::string name = entry->d_name;
+    if (name != "." && name != ".." && name != kLostAndFound) names.push_back(name);
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path) {
+  const OwnedFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.valid()) return NamesIn(directory.get(), path);
+  const int error = errno;
+  if (error == ENOENT) return absl::NotFoundError(absl::StrCat(path, " is not there"));
+  return ReadError(error, absl::StrCat("opening ", path));
 }
 
 absl::Status ReplaceFile(const std::string& directory, const std::string& name,

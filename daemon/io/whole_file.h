@@ -1,8 +1,10 @@
-// Files that are read and replaced whole. Functions without state, which block as the drive does.
+// Files that are read and replaced whole, and directories that are listed whole. Functions without
+// state, which block as the drive does.
 #ifndef MEMTIDE_DAEMON_IO_WHOLE_FILE_H_
 #define MEMTIDE_DAEMON_IO_WHOLE_FILE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +16,12 @@ namespace memtide {
 // NOT_FOUND: there is none. DATA_LOSS: it is no regular file, or has more than `most` bytes, or the
 // medium fails. Each message names the path.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, Bytes most);
+
+// The names in the directory, without ".", ".." and "lost+found". A list that was read in part is
+// an error, DATA_LOSS where the medium fails. `path` is for messages.
+absl::StatusOr<std::vector<std::string>> NamesIn(int directory, const std::string& path);
+// The same by the path. NOT_FOUND: there is no such directory.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path);
 
 // The file `name` of the directory has `text` on stable storage, or, after an error or a power cut
 // during the call, what it had before; after UNKNOWN, either of the two. Only this user can read

@@ -11,7 +11,7 @@ namespace memtide {
 namespace {
 
 constexpr char kName[] = ".memtide-writes";
-constexpr char kMagic[] = "memtide-writes 1";
+constexpr char kCountsMagic[] = "memtide-writes 1";
 // 100,000 users that wrote in each ten minutes of a day have less.
 constexpr Bytes kMost = GiB(1);
 
@@ -42,7 +42,7 @@ absl::StatusOr<WriteCounts> LoadWriteCounts(const std::string& directory) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   WriteCounts counts;
   // The last line ends, too: after it comes an empty one.
-  bool good = lines.size() >= 3 && lines[0] == kMagic && lines.back().empty();
+  bool good = lines.size() >= 3 && lines[0] == kCountsMagic && lines.back().empty();
   size_t number = 1;
   for (; good && number + 1 < lines.size(); ++number) {
     good = absl::StartsWith(lines[number], number == 1 ? "written " : "past ") &&
@@ -61,7 +61,7 @@ absl::StatusOr<WriteCounts> LoadWriteCounts(const std::string& directory) {
 }
 
 absl::Status SaveWriteCounts(const std::string& directory, const WriteCounts& counts) {
-  std::string text = absl::StrCat(kMagic, "\nwritten ", counts.written.count(), "\n");
+  std::string text = absl::StrCat(kCountsMagic, "\nwritten ", counts.written.count(), "\n");
   for (const WriteCounts::Past& past : counts.last_day) {
     absl::StrAppend(&text, "past ", past.unix_seconds, " ", past.uid, " ", past.bytes.count(),
                     "\n");

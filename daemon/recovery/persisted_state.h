@@ -23,7 +23,9 @@ struct PersistedState {
   // Why there is no journal, where there is none. NOT_FOUND: the last daemon left none.
   // FAILED_PRECONDITION: it is of another version, and this daemon must not touch what it names.
   absl::Status unreadable;
-  SavedJobs saved;  // To be loaded when the SSD directories are known.
+  // For Measure(), to be loaded when the SSD directories are known. They are not claimed then, so
+  // that nothing else may depend on it.
+  SavedJobs saved;
 };
 
 // To be called once in the process, before it opens files. Empty without a descriptor store.

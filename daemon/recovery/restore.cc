@@ -11,9 +11,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/io/snapshot_files.h"
 #include "daemon/io/stripes.h"
 
 namespace memtide {
@@ -187,8 +187,7 @@ Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover) {
   return taken;
 }
 
-void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ssd_dirs,
-                      Mover* mover, Restore* restore) {
+void RestoreSavedJobs(const SavedJobs& saved, Disk* disk, Mover* mover, Restore* restore) {
   restore->last_job = saved.last_job;
   restore->last_segment = saved.last_store;
   std::set<JobId> with_records;
@@ -218,8 +217,16 @@ void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ss
   }
   // What an unreadable snapshot names is not known.
   if (!saved.unreadable.empty()) return;
-  const absl::Status removed = RemoveLeftSnapshotFiles(ssd_dirs, named);
-  if (!removed.ok()) spdlog::warn("{}", std::string(removed.message()));
+  const absl::StatusOr<std::set<StoreId>> removed = disk->RemoveLeftSnapshots(named);
+  if (!removed.ok()) {
+    spdlog::warn("{}", std::string(removed.status().message()));
+  } else if (!removed->empty()) {
+    const auto append = [](std::string* out, StoreId store) {
+      absl::StrAppend(out, store.value());
+    };
+    spdlog::warn("stores that no snapshot names are removed, as a crash has left them: {}",
+                 absl::StrJoin(*removed, ", ", append));
+  }
 }
 
 }  // namespace memtide

@@ -3,11 +3,10 @@
 #define MEMTIDE_DAEMON_RECOVERY_RESTORE_H_
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/engine/interface/events.h"
+#include "daemon/io/disk.h"
 #include "daemon/io/fd_store.h"
 #include "daemon/mover/mover.h"
 #include "daemon/recovery/journal.h"
@@ -28,9 +27,9 @@ Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover);
 // Adds the saved jobs to what is to be restored. Passes the stores of those to the mover that no
 // record names, and keeps them in the service manager's store, if there is one. A job with a
 // missing store, or whose snapshot cannot be read, is left as it is, which is logged. Removes what
-// a crash has left in the directories. REQUIRES: the mover has started no effect.
-void RestoreSavedJobs(const SavedJobs& saved, const std::vector<std::string>& ssd_dirs,
-                      Mover* mover, Restore* restore);
+// a crash has left on the disk, which is logged, unless a snapshot cannot be read. REQUIRES: the
+// jobs were read after the disk was opened, and the mover has started no effect.
+void RestoreSavedJobs(const SavedJobs& saved, Disk* disk, Mover* mover, Restore* restore);
 
 }  // namespace memtide
 

@@ -77,9 +77,10 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view text) {
   return Snapshot{std::move(record.jobs[0]), std::move(record.chunks)};
 }
 
-SavedJobs LoadSavedJobs(const std::vector<std::string>& ssd_dirs) {
+absl::StatusOr<SavedJobs> LoadSavedJobs(const std::vector<std::string>& ssd_dirs) {
   SavedJobs saved;
-  for (const SnapshotFile& file : LoadSnapshotFiles(ssd_dirs)) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<SnapshotFile> files, LoadSnapshotFiles(ssd_dirs));
+  for (const SnapshotFile& file : files) {
     saved.last_job = std::max(saved.last_job, file.job.value());
     absl::StatusOr<Snapshot> snapshot =
         file.text.ok() ? DecodeSnapshot(*file.text) : file.text.status();
@@ -100,7 +101,8 @@ SavedJobs LoadSavedJobs(const std::vector<std::string>& ssd_dirs) {
     }
     saved.jobs.push_back(std::move(job));
   }
-  for (const StoreId store : NamedStores(ssd_dirs)) {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::set<StoreId> named, NamedStores(ssd_dirs));
+  for (const StoreId store : named) {
     saved.last_store = std::max(saved.last_store, store.value());
   }
   return saved;

@@ -38,7 +38,8 @@ struct SavedJobs {
   uint32_t last_store = 0;
 };
 
-SavedJobs LoadSavedJobs(const std::vector<std::string>& ssd_dirs);
+// The errors of reading the directories. What it returns may change until they are claimed.
+absl::StatusOr<SavedJobs> LoadSavedJobs(const std::vector<std::string>& ssd_dirs);
 
 }  // namespace memtide
 

@@ -102,7 +102,7 @@ TEST(SavedJobsTest, WhatCannotBeReadKeepsItsNumbersAndTheOthersAreRead) {
   ASSERT_TRUE(SaveSnapshotFile(directories, JobId(5), {}, EncodeSnapshot(SomeSnapshot())).ok());
   ASSERT_TRUE(SaveSnapshotFile(directories, JobId(8), {}, EncodeSnapshot(SomeSnapshot())).ok());
   ASSERT_TRUE(SaveSnapshotFile(directories, JobId(9), {}, "rubbish").ok());
-  const SavedJobs saved = LoadSavedJobs(directories);
+  const SavedJobs saved = LoadSavedJobs(directories).value();
   ASSERT_EQ(saved.jobs.size(), 1u);
   EXPECT_EQ(saved.jobs[0].snapshot.job.job, JobId(5));
   ASSERT_EQ(saved.unreadable.size(), 2u);

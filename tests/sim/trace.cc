@@ -342,6 +342,9 @@ struct EffectText {
     const absl::optional<uint32_t>& drive = e.budget.drive;
     return StrCat("WritesWait uid ", e.uid, drive ? StrCat(" drive ", *drive) : "");
   }
+  std::string operator()(const TransfersFail& e) const {
+    return StrCat("TransfersFail job ", e.job.value(), " ", e.count, " ", Code(e.last));
+  }
   std::string operator()(const SaveSnapshot& e) const {
     return StrCat("SaveSnapshot", Text(e.snapshot.job));
   }

@@ -55,7 +55,7 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
   if (status.ok()) return;
   if (!absl::IsDataLoss(status)) {
     // The copies could not be compared: the drop goes on, as most do without a check.
-    ++counters_.transfers_failed;
+    NoteFailure(index, status);
     return;
   }
   // A session that leased the chunk for writing meanwhile may differ.

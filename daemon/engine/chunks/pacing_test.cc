@@ -99,6 +99,25 @@ TEST_F(PacingTest, DemandAboveTheBudgetIsServedByItOverDaysAndNeverAboveIt) {
   EXPECT_EQ(seen.drives[0].written, kChunk * written_.size());
 }
 
+TEST_F(PacingTest, AWriteThatFailsTakesNothingOfTheBudget) {
+  Begin();
+  MoveAll();
+  for (int i = 0; i < 3; ++i) NextFetch();
+  engine_.Release(session_, {chunks_[3]});
+  engine_.Fetch(session_, {chunks_[4]}, Access::kWrite, Tier::kHost);
+  size_t failed = 0;
+  while (!engine_.transfers_.empty()) {
+    const bool to_ssd = engine_.transfers_.front().kind == StartTransfer::Kind::kHostToSsd;
+    failed += to_ssd;
+    engine_.FinishOne(to_ssd ? absl::InternalError("EIO") : absl::OkStatus());
+  }
+  ASSERT_GT(failed, 0u);
+  const InspectReply seen = engine_.Inspect();
+  EXPECT_EQ(seen.counters.transfers_failed, failed);
+  EXPECT_EQ(seen.drives[0].last_day, Bytes(0));
+  EXPECT_EQ(seen.drives[0].written, Bytes(0));
+}
+
 TEST_F(PacingTest, CallsThatWaitForABudgetDoNotExpireAndSaySo) {
   Begin();
   // Nothing is written at once any more, and each write takes 7 minutes.

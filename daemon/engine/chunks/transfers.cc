@@ -1,4 +1,8 @@
 // Transfers: what a chunk's copies are when one starts, has ended, and has failed.
+//
+// A write to a slower tier that failed is tried again after a pause, which grows until one ends
+// well: a drive that refuses all writes costs a job one try a second, and later one a minute.
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,6 +13,11 @@
 namespace memtide {
 
 namespace {
+
+// The pauses between tries of what fails each time.
+constexpr Duration kFirstPause = std::chrono::seconds(1);
+constexpr Duration kLongestPause = std::chrono::minutes(1);
+constexpr Duration kReportPeriod = std::chrono::minutes(1);
 
 StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
   using Kind = StartTransfer::Kind;
@@ -68,7 +77,10 @@ void EngineState::On(const TransferDone& event) {
       flight.is_void ? absl::UnavailableError("the device was lost during the copy") : event.status;
   const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
   if (check && chunk.live()) return CheckDone(index, flight, status);
-  if (!status.ok()) ++counters_.transfers_failed;
+  if (flight.from.has_value() && flight.to == Tier::kSsd) {
+    writes_.End(flight.traced.start, WriteOf(index), status.ok());
+  }
+  if (!status.ok()) NoteFailure(index, status);
   if (event.wrong_bytes) ++counters_.wrong_bytes;
   if (!chunk.live()) return ForgetChunk(index);
   if (!status.ok()) return TransferFailed(index, flight, event, status);
@@ -89,6 +101,8 @@ void EngineState::On(const TransferDone& event) {
   }
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
+  const bool downwards = flight.from.has_value() && flight.to > *flight.from;
+  if (downwards && flight.to == chunk.job->failed_writes.to) chunk.job->failed_writes = {};
   if (flight.version == chunk.version) {
     MarkDirty(index);
     chunk.copies.valid.Add(flight.to);
@@ -128,8 +142,17 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
     CancelEviction(chunk);
     FinishEvicts(index, named);
     // The failed victim would be chosen again at once, and fail again.
-    chunk.retry_after_tick = true;
-    job.retry_after_tick.push_back(index);
+    RetryLater(index);
+    FailedWrites& failed = job.failed_writes;
+    if (failed.to != flight.to) failed = {flight.to, 0, now_};
+    if (now_ >= failed.next_try) {
+      const Duration pause = kFirstPause * (1 << std::min<uint32_t>(failed.tries++, 6));
+      failed.next_try = now_ + std::min(pause, kLongestPause);
+    }
+    // One retry helps against a passing error.
+    const absl::optional<JobSnapshots::Saving>& saving = job.snapshots.saving;
+    const bool awaits_writes = saving.has_value() && !saving->is_started;
+    if (failed.tries >= 2 && awaits_writes) RefuseCommits(job, named);
   }
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
@@ -148,6 +171,42 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
     }
   }
   ScheduleChunk(index);
+}
+
+void EngineState::RetryLater(ChunkIndex index) {
+  Chunk& chunk = chunks_[index];
+  if (!std::exchange(chunk.retry_after_tick, true)) chunk.job->retry_after_tick.push_back(index);
+}
+
+// At each Tick. While all writes fail, a single chunk is tried after each pause.
+void EngineState::RetryWrites(Job& job) {
+  std::vector<ChunkIndex>& waiting = job.retry_after_tick;
+  const bool fail = job.failed_writes.tries > 0;
+  if (fail && now_ < job.failed_writes.next_try) return;
+  const auto end = fail && !waiting.empty() ? waiting.begin() + 1 : waiting.end();
+  const std::vector<ChunkIndex> retried(waiting.begin(), end);
+  waiting.erase(waiting.begin(), end);
+  for (const ChunkIndex index : retried) {
+    chunks_[index].retry_after_tick = false;
+    ScheduleChunk(index);
+  }
+}
+
+void EngineState::NoteFailure(ChunkIndex index, const absl::Status& status) {
+  ++counters_.transfers_failed;
+  Job& job = *chunks_[index].job;
+  ++job.unreported.count;
+  job.unreported.last = absl::Status(
+      status.code(), absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
+  ReportFailures(job);
+}
+
+void EngineState::ReportFailures(Job& job) {
+  UnreportedFailures& failures = job.unreported;
+  if (failures.count == 0) return;
+  if (failures.reported_at.has_value() && now_ - *failures.reported_at < kReportPeriod) return;
+  Emit(TransfersFail{job.id, job.name, failures.count, failures.last});
+  failures = {0, absl::OkStatus(), now_};
 }
 
 }  // namespace memtide

@@ -210,6 +210,14 @@ struct WritesWait {
   DailyBudget budget;
 };
 
+// Transfers of a job failed. Emitted at the first one, and then for all of a minute at a time.
+struct TransfersFail {
+  JobId job;
+  std::string job_name;
+  uint64_t count = 0;  // Since the last report.
+  absl::Status last;   // Names the chunk, and says what failed.
+};
+
 // An iteration of a job differed from its prediction. Emitted for the mispredictions number 1, 2,
 // 4, 8 and so on of a job, so that a job that never repeats itself does not fill the log.
 struct Misprediction {
@@ -370,7 +378,7 @@ using Effect = std::variant<Reply, SendRegion, SendRegionGone, Revoke, CloseSess
                             MakeRegion, DropRegion, MakeStore, DropStore, StartTransfer, StartStep,
                             JobLost, Record, SendLeaseBudget, MachineShort, ReleaseSlot,
                             PopulateSlot, LentUnderProcess, RegionsStayExposed, AwaitTransfer,
-                            BadCopyFound, WritesWait, SaveSnapshot, DropSnapshot>;
+                            BadCopyFound, WritesWait, SaveSnapshot, DropSnapshot, TransfersFail>;
 
 }  // namespace memtide
 

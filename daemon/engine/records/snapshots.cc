@@ -66,6 +66,9 @@ void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
   snapshots.commits.push_back(
       {event.call, event.session, rank, event.step, now_ + options_.limits.max_wait});
   if (!snapshots.saving.has_value()) BeginSaving(job);
+  // While the drive refuses all writes, the next try is the answer.
+  Instant& next_try = job.failed_writes.next_try;
+  next_try = std::min<Instant>(next_try, now_ + std::chrono::seconds(1));
 }
 
 // The job has no session any more: the steps after the last durable one are saved, too.
@@ -118,6 +121,7 @@ void EngineState::WriteForSnapshot(ChunkIndex index) {
   Chunk& chunk = chunks_[index];
   if (chunk.copies.flight || chunk.job->snapshots.saving->unwritten.count(index) == 0) return;
   if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk)) return LeaveSnapshot(index);
+  if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
   if (chunk.valid_at(Tier::kHost)) {
     if (LeaveSnapshotSlot(index) && BeginWrite(index)) Start(index, Tier::kHost, Tier::kSsd);
   } else if (TakeSlot(index, Tier::kHost)) {
@@ -146,8 +150,7 @@ bool EngineState::LeaveSnapshotSlot(ChunkIndex index) {
     MarkDirty(index);
     return true;
   }
-  if (!chunk.retry_after_tick) job.retry_after_tick.push_back(index);
-  chunk.retry_after_tick = true;
+  RetryLater(index);
   return false;
 }
 
@@ -173,10 +176,9 @@ void EngineState::On(const SnapshotSaved& event) {
     DistrustStores(job);
   }
   snapshots.saving.reset();
+  if (!event.status.ok()) RefuseCommits(job, event.status);
   for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
-    if (!event.status.ok()) {
-      Refuse(commit.call, absl::Status(event.status.code(), NotDurable(commit.step, event.status)));
-    } else if (commit.step <= snapshots.SavedStep(commit.rank)) {
+    if (commit.step <= snapshots.SavedStep(commit.rank)) {
       Answer(commit.call);
     } else {
       snapshots.commits.push_back(std::move(commit));
@@ -199,6 +201,13 @@ void EngineState::DistrustStores(Job& job) {
     MarkDirty(index);
     Rank(index);
     ScheduleChunk(index);
+  }
+}
+
+// The commits that wait for a snapshot get the reason why there is none; its writes are tried on.
+void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
+  for (const JobSnapshots::WaitingCommit& commit : std::exchange(job.snapshots.commits, {})) {
+    Refuse(commit.call, absl::Status(why.code(), NotDurable(commit.step, why)));
   }
 }
 

@@ -1,5 +1,9 @@
 // A durable job after its machine has lost its power: it is at the last step whose commit was
 // answered, or, if one was not answered yet, at that one.
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "daemon/engine/testing/step_training.h"
 
 namespace memtide {
@@ -15,6 +19,23 @@ struct DurableNode : EngineByteHarness {
   explicit DurableNode(const EngineOptions& options) : EngineByteHarness(options) {
     keeps_unflushed_ = true;
   }
+  // As Advance(), on a drive that refuses all writes.
+  void AdvanceRefused() {
+    if (!WritesNow()) return Advance();
+    refused_.push_back(now());
+    FinishOne(absl::InternalError("EIO"));
+  }
+  // The most writes that were refused within a second, from the time on.
+  size_t MostInASecond(Instant from) const {
+    size_t most = 0;
+    for (size_t i = 0, first = 0; i < refused_.size(); ++i) {
+      while (refused_[first] <= refused_[i] - std::chrono::seconds(1)) ++first;
+      if (refused_[first] >= from) most = std::max(most, i - first + 1);
+    }
+    return most;
+  }
+
+  std::vector<Instant> refused_;
 };
 
 class SnapshotsTest : public testing::TestWithParam<Case> {};
@@ -111,6 +132,57 @@ TEST_P(SnapshotsTest, TheNextDaemonKeepsWhatTheLastOneSaved) {
   training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
   ASSERT_EQ(opened.committed_step, 3u);
   ASSERT_EQ(training.Read(), expected[3]);
+}
+
+// From any I/O of a commit on, a drive refuses all writes for some minutes. Once, each failure was
+// tried again at once, for as long as the job was there, and the commit had no answer.
+TEST_P(SnapshotsTest, ADriveThatRefusesAllWritesIsTriedOnceASecondAtMostAndTheCommitSaysWhy) {
+  const std::vector<State> expected = Expected(GetParam().options);
+  for (uint32_t at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    DurableNode node(GetParam().options);
+    const SessionId session = node.OpenDurable("job", 1);
+    StepTraining training(&node, session);
+    training.Step(1);
+    training.FillGradient(2);
+    node.FinishUntilAnswered(training.StartStep(2));
+    const CallId commit = training.Commit(2);
+    for (uint32_t left = at; left > 0 && !node.Answered(commit); --left) node.Advance();
+    if (node.Answered(commit) || node.SavesNow()) break;
+    const Instant began = node.now();
+    const auto refuse = [&](Duration time) {
+      for (const Instant end = node.now() + time; node.now() < end && node.refused_.size() < 500;) {
+        node.AdvanceRefused();
+        if (node.in_flight() == 0) node.Post(RenewCall{node.Call(), session});
+      }
+    };
+    refuse(std::chrono::seconds(3));
+    ASSERT_TRUE(node.Answered(commit));
+    if (node.ReplyTo(commit).status.ok()) {
+      EXPECT_TRUE(node.refused_.empty()) << "the last write had ended";
+      break;
+    }
+    const std::string message(node.ReplyTo(commit).status.message());
+    EXPECT_EQ(message.rfind("step 2 is committed, but not on stable storage: chunk ", 0), 0u);
+    EXPECT_EQ(message.substr(message.size() - 5), ": EIO");
+    // The script calls again, and ends.
+    const CallId again = training.Commit(2);
+    refuse(std::chrono::seconds(3));
+    EXPECT_EQ(node.ReplyTo(again).status.code(), absl::StatusCode::kInternal);
+    node.Post(ClientGone{session});
+    const size_t before = node.refused_.size();
+    refuse(std::chrono::minutes(10));
+    EXPECT_LE(node.refused_.size() - before, 20u);
+    EXPECT_LE(node.MostInASecond(began + std::chrono::seconds(1)), 1u);
+    // The drive works again.
+    for (const Instant end = node.now() + std::chrono::minutes(2); node.now() < end;) {
+      node.Advance();
+    }
+    ASSERT_EQ(node.saved().begin()->second.job.committed_step, 2u);
+    node.PowerCut(0);
+    training.GoOnIn(node.OpenDurable("job", 1));
+    ASSERT_EQ(training.Read(), expected[2]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Nodes, SnapshotsTest,

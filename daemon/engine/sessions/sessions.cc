@@ -128,14 +128,10 @@ void EngineState::On(const Tick&) {
     if (job->state() == JobState::kLingering && now_ >= job->lingers_until && !IsAwaited(*job)) {
       expired.push_back(job.get());
     }
-    // A write-back or segment that failed is tried again once a Tick, so that an error that
-    // persists causes no busy loop.
-    std::vector<ChunkIndex> retry_after_tick;
-    retry_after_tick.swap(job->retry_after_tick);
-    for (const ChunkIndex index : retry_after_tick) {
-      chunks_[index].retry_after_tick = false;
-      ScheduleChunk(index);
-    }
+    // A write or segment that failed is tried again at a Tick, so that an error that persists
+    // causes no busy loop.
+    RetryWrites(*job);
+    ReportFailures(*job);
     ledger_.RetrySegments(*job->shares);
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).exists()) continue;

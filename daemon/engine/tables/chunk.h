@@ -131,7 +131,8 @@ struct Chunk {
   bool evicted = false;
   // A Revoke named the chunk, because other chunks are predicted sooner.
   bool revoke_sent = false;
-  // A write-back of the chunk failed. It is no victim until the next Tick.
+  // A write of the chunk to a slower tier failed. Until RetryWrites() it is no victim, and is not
+  // written for a snapshot.
   bool retry_after_tick = false;
   // Transfers to a faster tier that failed in a row.
   uint8_t failures = 0;

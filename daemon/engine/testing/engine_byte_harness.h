@@ -218,6 +218,13 @@ class EngineByteHarness {
   bool SavesNow() const {
     return !in_flight_.empty() && std::holds_alternative<SaveSnapshot>(in_flight_.front());
   }
+  // The same of a write to SSD.
+  bool WritesNow() const {
+    const auto* const transfer =
+        in_flight_.empty() ? nullptr : std::get_if<StartTransfer>(&in_flight_.front());
+    return transfer != nullptr && transfer->kind == StartTransfer::Kind::kHostToSsd;
+  }
+  Instant now() const { return now_; }
 
   // --- Calls ---
 

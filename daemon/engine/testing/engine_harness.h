@@ -168,6 +168,7 @@ class EngineHarness {
   std::vector<RegionsStayExposed> exposed_;
   std::vector<BadCopyFound> bad_copies_;
   std::vector<WritesWait> writes_wait_;
+  std::vector<TransfersFail> transfers_fail_;
   bool fail_memory_ = false;
   bool hold_memory_ = false;       // Also what is dropped.
   std::vector<uint32_t> stripes_;  // The same for all stores.
@@ -222,6 +223,8 @@ class EngineHarness {
       exposed_.push_back(*exposed);
     } else if (auto* bad = std::get_if<BadCopyFound>(&effect)) {
       bad_copies_.push_back(*bad);
+    } else if (auto* fail = std::get_if<TransfersFail>(&effect)) {
+      transfers_fail_.push_back(std::move(*fail));
     } else if (auto* wait = std::get_if<WritesWait>(&effect)) {
       writes_wait_.push_back(*wait);
     }

@@ -1,5 +1,7 @@
 #include "daemon/engine/writes/day_window.h"
 
+#include <algorithm>
+
 #include "daemon/engine/writes/token_bucket.h"
 
 namespace memtide {
@@ -18,6 +20,14 @@ int64_t SlotOf(Instant at) {
 void DayWindow::Add(Instant at, Bytes bytes) {
   slots_[SlotOf(at)] += bytes;
   sum_ += bytes;
+}
+
+void DayWindow::Remove(Instant at, Bytes bytes) {
+  const auto slot = slots_.find(SlotOf(at));
+  if (slot == slots_.end()) return;  // It counts no more.
+  const Bytes removed = std::min(slot->second, bytes);
+  slot->second -= removed;
+  sum_ -= removed;
 }
 
 Bytes DayWindow::Sum(Instant now) {

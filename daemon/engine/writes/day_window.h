@@ -19,6 +19,8 @@ class DayWindow {
   static constexpr Duration kSlot = std::chrono::minutes(10);
 
   void Add(Instant at, Bytes bytes);
+  // The bytes that were added then were not written.
+  void Remove(Instant at, Bytes bytes);
   Bytes Sum(Instant now);
   // By the beginning of the slot; those that count at the last Sum().
   std::map<Instant, Bytes> Slots() const;

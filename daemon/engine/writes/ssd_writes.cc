@@ -150,13 +150,22 @@ void SsdWrites::TakeTokens(User& user, const SsdWrite& write, Bytes size) {
   for (size_t i = 0; i < drives_.size(); ++i) drives_[i].bucket.Take(write.parts[i]);
 }
 
-void SsdWrites::CountWrite(Instant now, User& user, const SsdWrite& write) {
-  for (size_t i = 0; i < drives_.size(); ++i) {
-    if (write.parts[i].IsZero()) continue;
-    user.windows[i].Add(now, write.parts[i]);
-    drives_[i].written += write.parts[i];
+void SsdWrites::ReturnTokens(User& user, const SsdWrite& write, Bytes size) {
+  user.bucket.Return(size);
+  for (const uint32_t group : write.groups) groups_.at(group).bucket.Return(size);
+  for (size_t i = 0; i < drives_.size(); ++i) drives_[i].bucket.Return(write.parts[i]);
+}
+
+void SsdWrites::End(Instant began, const SsdWrite& write, bool wrote) {
+  if (wrote) {
+    for (size_t i = 0; i < drives_.size(); ++i) drives_[i].written += write.parts[i];
+    return;
   }
-  for (const uint32_t group : write.groups) groups_.at(group).window.Add(now, SizeOf(write));
+  const auto user = users_.find(write.uid);
+  if (user == users_.end()) return;  // It wrote nothing in the last 24 hours.
+  ReturnTokens(user->second, write, SizeOf(write));
+  for (size_t i = 0; i < drives_.size(); ++i) user->second.windows[i].Remove(began, write.parts[i]);
+  for (const uint32_t group : write.groups) groups_.at(group).window.Remove(began, SizeOf(write));
 }
 
 bool SsdWrites::MayBegin(Instant now, const SsdWrite& write) {
@@ -190,7 +199,11 @@ bool SsdWrites::Begin(Instant now, const SsdWrite& write) {
     Enqueue(user, write, SizeOf(write));
     return false;
   }
-  CountWrite(now, user, write);
+  // They are briefly too high, and never too low.
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    if (!write.parts[i].IsZero()) user.windows[i].Add(now, write.parts[i]);
+  }
+  for (const uint32_t group : write.groups) groups_.at(group).window.Add(now, SizeOf(write));
   return true;
 }
 
@@ -214,11 +227,7 @@ void SsdWrites::Withdraw(ChunkIndex chunk) {
   const Listed& listed = found->second;
   User& user = users_.at(listed.write.uid);
   if (listed.is_granted) {
-    user.bucket.Return(listed.size);
-    for (const uint32_t group : listed.write.groups) {
-      groups_.at(group).bucket.Return(listed.size);
-    }
-    for (size_t i = 0; i < drives_.size(); ++i) drives_[i].bucket.Return(listed.write.parts[i]);
+    ReturnTokens(user, listed.write, listed.size);
     user.served -= std::min(user.served, listed.size.count());
   } else {
     user.queue.erase(std::find(user.queue.begin(), user.queue.end(), chunk));

@@ -49,8 +49,12 @@ class SsdWrites {
   // Those of these groups that have a budget.
   std::vector<uint32_t> WithBudget(const std::vector<uint32_t>& groups) const;
 
-  // True: the write is counted, and must begin. False: the chunk waits until Serve() returns it.
+  // True: the budgets have the write, and it must begin. False: the chunk waits until Serve()
+  // returns it.
   bool Begin(Instant now, const SsdWrite& write);
+  // The write that began then has ended well, and is counted, or has failed: the budgets get it
+  // back.
+  void End(Instant began, const SsdWrite& write, bool wrote);
   // Whether Begin() would return true.
   bool MayBegin(Instant now, const SsdWrite& write);
   // The chunk waits no longer, and gives back what it was granted.
@@ -107,7 +111,7 @@ class SsdWrites {
   // The first drive without tokens for the write.
   absl::optional<uint32_t> LackingDrive(Instant now, const SsdWrite& write);
   void TakeTokens(User& user, const SsdWrite& write, Bytes size);
-  void CountWrite(Instant now, User& user, const SsdWrite& write);
+  void ReturnTokens(User& user, const SsdWrite& write, Bytes size);
   void Enqueue(User& user, const SsdWrite& write, Bytes size);
   // The user whose turn it is, of those whose own budget permits the next write.
   std::map<uint32_t, User>::iterator Next(Instant now);

@@ -75,7 +75,30 @@ TEST_F(SsdWritesTest, CountsByUserAndDriveOverADay) {
   EXPECT_EQ(writes.UserUse(later)[1].last_day, MiB(2));
   EXPECT_EQ(writes.DriveUse(now_ + hours(25))[1].last_day, MiB(7));
   EXPECT_EQ(writes.DriveUse(now_ + hours(50))[1].last_day, MiB(0));
+  EXPECT_EQ(writes.DriveUse(now_ + hours(50))[1].written, MiB(0)) << "no write has ended";
+  writes.End(now_, both, true);
+  writes.End(now_ + hours(2), both, true);
+  writes.End(now_ + hours(2), one, true);
   EXPECT_EQ(writes.DriveUse(now_ + hours(50))[1].written, MiB(12));
+}
+
+// A drive that refuses all writes uses up no budget, and is not worn.
+TEST_F(SsdWritesTest, AWriteThatFailsIsNotCounted) {
+  SsdWrites writes({Drive(kBudget)}, kBudget);
+  const SsdWrite write{ChunkIndex(1), JobId(1), 7, {MiB(64)}};
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(writes.Begin(now_, write)) << i;
+    writes.End(now_, write, false);
+  }
+  EXPECT_EQ(writes.DriveUse(now_)[0].written, MiB(0));
+  EXPECT_EQ(writes.DriveUse(now_)[0].last_day, MiB(0));
+  EXPECT_EQ(writes.UserUse(now_)[0].last_day, MiB(0));
+  // A write that began in a day before is not in the sums any more.
+  ASSERT_TRUE(writes.Begin(now_, write));
+  ASSERT_TRUE(writes.Begin(now_ + hours(30), write));
+  EXPECT_EQ(writes.DriveUse(now_ + hours(30))[0].last_day, MiB(64));
+  writes.End(now_, write, false);
+  EXPECT_EQ(writes.DriveUse(now_ + hours(30))[0].last_day, MiB(64));
 }
 
 TEST_F(SsdWritesTest, UsersHaveTurnsByBytes) {

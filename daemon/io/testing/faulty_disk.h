@@ -59,6 +59,9 @@ class FaultyDisk : public Disk {
   absl::Status RemoveSnapshot(JobId job, const std::vector<StoreId>& stores) override {
     return disk_->RemoveSnapshot(job, stores);
   }
+  absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshots(const std::set<StoreId>& saved) override {
+    return disk_->RemoveLeftSnapshots(saved);
+  }
   absl::Status AdoptNamedStore(StoreId store, Bytes size, StripeCounts counts) override {
     return disk_->AdoptNamedStore(store, size, std::move(counts));
   }

@@ -3,12 +3,15 @@ start, from the last step that was on stable storage."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli, short_directory
+from memtide._capi.locate import find_daemon
 from memtide._node import inspection
 from service_manager import ServiceManager
 
@@ -123,6 +126,39 @@ def test_a_daemon_that_ends_between_the_names_and_the_snapshot(
     manager.start()
     job = restored_job(manager)
     assert job.durable_step == 4
+
+
+def test_a_start_with_other_directories_is_refused_and_loses_no_job(
+    manager: ServiceManager, cli: Cli, tmp_path: Path
+) -> None:
+    place = [f"--socket-dir={manager.home}", "--chunk-size=2MiB", "--job=one", "--durable"]
+    cli.memtide("run", *place, SCRIPTS / "resumable.py", 2, RESULT=tmp_path / "losses").check()
+    manager.kill()
+    manager.forget()
+    ssd, other, new, away = (tmp_path / name for name in ("ssd", "other", "new", "away"))
+
+    def refused(*directories: Path) -> tuple[int, str]:
+        command = [str(find_daemon()), f"--socket-dir={manager.home}", "--device=none"]
+        command += ["--host-pool=40MiB", "--ssd-pool=1GiB", "--metrics-address=off"]
+        command += [f"--ssd-dir={directory}" for directory in directories]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        return ended.returncode, ended.stderr
+
+    for directories in ([other, ssd], [new, ssd, other], [ssd, other, new], [ssd], [other]):
+        status, log = refused(*directories)
+        assert status == 2
+        assert f"Start with --ssd-dir={ssd} --ssd-dir={other}. " in log
+    # The drive is not mounted yet, which the next start may find mended.
+    ssd.rename(away)
+    status, log = refused(ssd, other)
+    assert status == 1
+    assert "Is a drive not mounted yet?" in log
+    shutil.rmtree(ssd)
+    away.rename(ssd)
+    manager.start()
+    assert restored_job(manager).durable_step == 2
 
 
 @pytest.mark.parametrize("every", [1, 2])

@@ -38,7 +38,7 @@ void FakeNode::Carry(const Effect& effect) {
                       !std::is_same_v<Kind, RegionsStayExposed> && !std::is_same_v<Kind, Record> &&
                       !std::is_same_v<Kind, JobLost> && !std::is_same_v<Kind, BadCopyFound> &&
                       !std::is_same_v<Kind, WritesWait> && !std::is_same_v<Kind, SaveSnapshot> &&
-                      !std::is_same_v<Kind, DropSnapshot>) {
+                      !std::is_same_v<Kind, DropSnapshot> && !std::is_same_v<Kind, TransfersFail>) {
           Begin(e);
         }
       },
