@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidy import cxx, faults, headers, links, python, words
+from tidy import cxx, faults, headers, links, names, python, words
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -365,6 +365,11 @@ def check_the_rules():
         if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
             yield f"rule layering is wrong about client/testing in {path}"
     yield from python.check_the_rules(File)
+    clash = "namespace {\nconstexpr int kA = 1;\nvoid F(int a) {}\n}\n"
+    for text, is_bad in ((clash, True), (clash.replace("kA", "kB").replace("a)", "b)"), False)):
+        files = [File("base/a.cc", clash), File("base/b.cc", text)]
+        if bool(list(names.check_names(files, package_of))) != is_bad:
+            yield f"names of anonymous namespaces: wrong about {text!r}"
     if cxx.blank("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
         yield "cxx.blank() mistakes literals or comments"
 
@@ -383,6 +388,14 @@ def tracked_files():
     return sorted(found)
 
 
+def package_of(path):
+    """The folder of the nearest BUILD file above a source."""
+    folder = Path(path).parent
+    while folder != Path() and not (ROOT / folder / "BUILD").is_file():
+        folder = folder.parent
+    return str(folder)
+
+
 def main():
     problems = list(check_the_rules())
     paths = tracked_files()
@@ -394,6 +407,9 @@ def main():
     ]
     for file in files:
         problems += findings_in(file)
+    for file, line, message in names.check_names(files, package_of):
+        if file.path.startswith(("base/", "client/", "daemon/", "proto/", "tests/sim/")):
+            problems.append(Finding(file.path, line, "anonymous-name", message))
     for path, circle in python.import_circles(files):
         problems.append(Finding(path, 1, "python-circle", circle))
     for problem in problems:

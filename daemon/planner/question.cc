@@ -32,7 +32,7 @@ constexpr uint32_t kFew = 3, kMore = 8, kMoreQuick = 5;
 constexpr uint32_t kMostMicroBatches = 1 << 20;
 constexpr uint64_t kMostParts = 1 << 14;
 constexpr uint64_t kMostParameters = uint64_t{1} << 50, kMostBytes = uint64_t{1} << 50;
-constexpr int64_t kMostNanoseconds = int64_t{1} << 50;
+constexpr int64_t kMostPlannedNanoseconds = int64_t{1} << 50;
 
 absl::Status CheckBlock(const v1::PlannedBlock& block) {
   const auto wrong = [&](absl::string_view what) {
@@ -44,7 +44,7 @@ absl::Status CheckBlock(const v1::PlannedBlock& block) {
   }
   for (const int64_t time :
        {block.forward_ns(), block.recompute_ns(), block.attention_ns(), block.backward_ns()}) {
-    if (time < 0 || time > kMostNanoseconds) return wrong("a time that cannot be");
+    if (time < 0 || time > kMostPlannedNanoseconds) return wrong("a time that cannot be");
   }
   if (block.attention_ns() > std::min(block.forward_ns(), block.recompute_ns())) {
     return wrong("more attention than forward time");
@@ -77,7 +77,7 @@ absl::Status CheckLinks(const v1::PlanQuestion& question) {
                                       &question.drive_read(), &question.drive_write()}) {
     const double speed = link->bytes_per_second();
     if (!(speed >= 1e3 && speed <= 1e18) || link->latency_ns() < 0 ||
-        link->latency_ns() > kMostNanoseconds) {
+        link->latency_ns() > kMostPlannedNanoseconds) {
       return absl::InvalidArgumentError(
           absl::StrCat("a link has ", speed, " bytes a second, which cannot be"));
     }

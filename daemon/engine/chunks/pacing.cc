@@ -14,7 +14,7 @@ namespace memtide {
 namespace {
 
 // Time between two reports that evictions of a user wait.
-constexpr Duration kReportPeriod = std::chrono::hours(1);
+constexpr Duration kWaitReportPeriod = std::chrono::hours(1);
 
 }  // namespace
 
@@ -79,10 +79,10 @@ void EngineState::ServeWrites() {
 void EngineState::ReportWait(ChunkIndex index) {
   const uint32_t uid = chunks_[index].job->uid;
   const auto found = reported_waits_.find(uid);
-  if (found != reported_waits_.end() && now_ - found->second < kReportPeriod) return;
+  if (found != reported_waits_.end() && now_ - found->second < kWaitReportPeriod) return;
   for (auto report = reported_waits_.begin(); report != reported_waits_.end();) {
-    report =
-        now_ - report->second < kReportPeriod ? std::next(report) : reported_waits_.erase(report);
+    report = now_ - report->second < kWaitReportPeriod ? std::next(report)
+                                                       : reported_waits_.erase(report);
   }
   reported_waits_[uid] = now_;
   Emit(WritesWait{uid, writes_.AwaitedBudget(now_, uid)});

@@ -17,7 +17,7 @@ namespace {
 // The pauses between tries of what fails each time.
 constexpr Duration kFirstPause = std::chrono::seconds(1);
 constexpr Duration kLongestPause = std::chrono::minutes(1);
-constexpr Duration kReportPeriod = std::chrono::minutes(1);
+constexpr Duration kFailureReportPeriod = std::chrono::minutes(1);
 
 StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
   using Kind = StartTransfer::Kind;
@@ -204,7 +204,8 @@ void EngineState::NoteFailure(ChunkIndex index, const absl::Status& status) {
 void EngineState::ReportFailures(Job& job) {
   UnreportedFailures& failures = job.unreported;
   if (failures.count == 0) return;
-  if (failures.reported_at.has_value() && now_ - *failures.reported_at < kReportPeriod) return;
+  if (failures.reported_at.has_value() && now_ - *failures.reported_at < kFailureReportPeriod)
+    return;
   Emit(TransfersFail{job.id, job.name, failures.count, failures.last});
   failures = {0, absl::OkStatus(), now_};
 }

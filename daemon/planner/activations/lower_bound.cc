@@ -5,14 +5,12 @@
 #include <map>
 #include <vector>
 
+#include "daemon/planner/activations/numbers.h"
 #include "daemon/planner/activations/state_traffic.h"
 
 namespace memtide {
 
 namespace {
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-double Number(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
 // What a block's forward pass gives again, and its time.
 struct Again {

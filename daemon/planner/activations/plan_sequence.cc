@@ -67,7 +67,7 @@ std::vector<uint32_t> NumbersOf(const std::vector<MovedChunk>& moved) {
 }
 
 // The forward moments of a call, once more.
-struct Again {
+struct RunAgain {
   const BlockCall* call;
   Duration time{0};
 };
@@ -114,7 +114,7 @@ class Builder {
     sequence.moments.push_back(std::move(fill));
     sequence.iteration_ends.push_back(sequence.moments.size());
     for (size_t i = 0; i < states.moments.size(); ++i) {
-      for (const Again& again : again_[i]) Recompute(again, i, &sequence.moments);
+      for (const RunAgain& again : again_[i]) Recompute(again, i, &sequence.moments);
       PlayedMoment moment = states.moments[i];
       moment.events.insert(moment.events.begin(), before_[i].begin(), before_[i].end());
       moment.events.insert(moment.events.end(), after_[i].begin(), after_[i].end());
@@ -145,7 +145,7 @@ class Builder {
     after_[chunk.freed].push_back({number, Kind::kFree});
   }
 
-  void Recompute(const Again& again, size_t needed_at, std::vector<PlayedMoment>* moments) {
+  void Recompute(const RunAgain& again, size_t needed_at, std::vector<PlayedMoment>* moments) {
     // What the block starts from is read first.
     std::vector<ChunkEvent> start = std::exchange(before_[needed_at], {});
     Duration measured{0};
@@ -176,7 +176,7 @@ class Builder {
   }
 
   const ActivationModel& model_;
-  std::vector<std::vector<Again>> again_;                // By moment that needs the results.
+  std::vector<std::vector<RunAgain>> again_;             // By moment that needs the results.
   std::vector<std::vector<ChunkEvent>> before_, after_;  // The moment's own events.
   std::vector<bool> lasting_;                            // By chunk.
 };

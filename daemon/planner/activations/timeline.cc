@@ -6,14 +6,12 @@
 
 #include "absl/types/optional.h"
 #include "base/check.h"
+#include "daemon/planner/activations/numbers.h"
 #include "daemon/planner/activations/state_traffic.h"
 
 namespace memtide {
 
 namespace {
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-double Number(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
 // Traffic of states is computed for this many numbers of slots at most between zero and all.
 constexpr uint32_t kDistinctSlots = 64;

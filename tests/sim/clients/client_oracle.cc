@@ -8,7 +8,7 @@ namespace {
 
 using Code = absl::StatusCode;
 
-bool Same(MemoryPlace a, MemoryPlace b) { return a.region == b.region && a.offset == b.offset; }
+bool SamePlace(MemoryPlace a, MemoryPlace b) { return a.region == b.region && a.offset == b.offset; }
 
 }  // namespace
 
@@ -226,7 +226,7 @@ void ClientSimulation::OnFetch(Client* client, const FetchCall& call, const Fetc
     const bool on_device = node_.regions().at(lease.place.region).pool.tier == Tier::kDevice;
     const auto held = client->leases.find(lease.chunk);
     if (writes && content.shared != 0 && on_device && held != client->leases.end() &&
-        Same(held->second.place, lease.place)) {
+        SamePlace(held->second.place, lease.place)) {
       Hit(ClientProbe::kWroteSharedOnDevice);
     }
     if (writes) content.shared = 0;
@@ -302,7 +302,7 @@ void ClientSimulation::CheckLeases() {
     }
     for (size_t j = 0; j < i; ++j) {
       const auto& [other, other_lease] = all[j];
-      if (!Same(lease->place, other_lease->place)) continue;
+      if (!SamePlace(lease->place, other_lease->place)) continue;
       if (client->uid != other->uid) return verdict_.Broken("two users have one place");
       if (lease->access == Access::kWrite || other_lease->access == Access::kWrite) {
         return verdict_.Broken(absl::StrCat("chunk ", chunk, " is leased for writing where ",

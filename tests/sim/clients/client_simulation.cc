@@ -6,7 +6,7 @@
 namespace memtide::sim {
 namespace {
 
-constexpr size_t kLinesKept = 160;
+constexpr size_t kClientLinesKept = 160;
 constexpr Duration kTick = std::chrono::milliseconds(50);
 constexpr int kMostRounds = 400, kRoundsToEnd = 60;
 
@@ -16,7 +16,7 @@ ClientSimulation::ClientSimulation(const ClientConfig& config, uint64_t stream, 
     : config_(config),
       node_(&verdict_, &probes_),
       engine_(std::make_unique<Engine>(ToOptions(config))),
-      trace_(kLinesKept, echo),
+      trace_(kClientLinesKept, echo),
       random_(config.seed ^ stream),
       now_(std::chrono::hours(1)) {
   node_.SetStampsOfDigest(config.stamps_of_digest);
