@@ -89,6 +89,9 @@ def take(pool, chosen, count):
 
 
 def write(root, originals, chosen):
+    definition = root / mutations.DEFINED_IN
+    if not definition.exists():
+        definition.write_text(mutations.DEFINITION)
     for path, text in originals.items():
         numbered = [(n, m) for n, m in enumerate(chosen, 1) if m.path == path]
         mutated = mutations.apply(text, numbered) if numbered else text
@@ -157,7 +160,7 @@ class Tests:
         }
         try:
             done = subprocess.run(
-                [program, "--gtest_brief=1"],
+                [program, "--gtest_brief=1", "--gtest_fail_fast"],
                 cwd=self._root,
                 env=environment,
                 stdout=subprocess.DEVNULL,

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 from tidy import cxx
 
-# Declares getenv() and atoi() as the C library does, as the file may include neither header.
-# Several files may be one unit of the compiler.
-PRELUDE = (
-    'extern "C" char* getenv(const char*) noexcept; extern "C" int atoi(const char*) noexcept; '
-    'inline const int g_mutant = getenv("MEMTIDE_MUTANT") == nullptr ? 0 : '
-    'atoi(getenv("MEMTIDE_MUTANT")); '
-)
+# Several files may be one unit of the compiler, so that each declares the number, and the file of
+# the lowest layer in DEFINED_IN has it.
+PRELUDE = "extern const int g_mutant; "
+DEFINED_IN = "base/mutant.cc"
+DEFINITION = """#include <cstdlib>
+
+extern const int g_mutant;
+const int g_mutant =
+    std::getenv("MEMTIDE_MUTANT") == nullptr ? 0 : std::atoi(std::getenv("MEMTIDE_MUTANT"));
+"""
 
 _COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 _SUMS = {"+": "-", "-": "+"}
