@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr Duration kAnHour = std::chrono::hours(1);
 constexpr size_t kGroupElements = 1000;
-constexpr uint32_t kRanks = 2;
+constexpr uint32_t kGroupRanks = 2;
 
 EngineOptions Options() {
   EngineOptions options{
@@ -33,7 +33,7 @@ std::vector<float> GroupValues(float first) {
 class GroupsTest : public testing::Test {
  protected:
   GroupsTest() {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (uint32_t rank = 0; rank < kGroupRanks; ++rank) {
       ranks_.push_back({});
       Open(rank);
       ranks_[rank].chunks = node_.Allocate(ranks_[rank].session, 2);
@@ -48,7 +48,7 @@ class GroupsTest : public testing::Test {
     node_.elastic_ = true;
     node_.group_ = "training";
     node_.group_rank_ = rank;
-    node_.group_ranks_ = kRanks;
+    node_.group_ranks_ = kGroupRanks;
     OpenReply opened;
     ranks_[rank].session = node_.Open("training/" + std::to_string(rank), kAnHour, &opened);
     return opened.committed_step;
@@ -69,13 +69,13 @@ class GroupsTest : public testing::Test {
     return commit.call;
   }
   void Step(uint64_t step) {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) Compute(rank, step);
+    for (uint32_t rank = 0; rank < kGroupRanks; ++rank) Compute(rank, step);
     const CallId first = Commit(0, step), second = Commit(1, step);
     EXPECT_TRUE(node_.ReplyTo(first).status.ok()) << node_.ReplyTo(first).status;
     EXPECT_TRUE(node_.ReplyTo(second).status.ok()) << node_.ReplyTo(second).status;
   }
   void ExpectAll(uint64_t step) {
-    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (uint32_t rank = 0; rank < kGroupRanks; ++rank) {
       EXPECT_EQ(node_.Read(ranks_[rank].session, ranks_[rank].chunks[0], kGroupElements),
                 GroupValues(Of(rank, step)));
     }
@@ -96,7 +96,7 @@ class GroupsTest : public testing::Test {
     open.time_to_live = kAnHour;
     open.group = "training";
     open.group_rank = 1;
-    open.group_ranks = kRanks;
+    open.group_ranks = kGroupRanks;
     return open;
   }
 
@@ -145,11 +145,11 @@ TEST_F(GroupsTest, ADaemonThatDiesLeavesAllAtOneStep) {
   Compute(1, 2);
   Commit(0, 2);
   node_.DaemonDies(0);
-  for (uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(Open(rank), 1u);
+  for (uint32_t rank = 0; rank < kGroupRanks; ++rank) EXPECT_EQ(Open(rank), 1u);
   ExpectAll(1);
   Step(2);
   node_.DaemonDies(0);
-  for (uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(Open(rank), 2u);
+  for (uint32_t rank = 0; rank < kGroupRanks; ++rank) EXPECT_EQ(Open(rank), 2u);
   ExpectAll(2);
 }
 
