@@ -19,8 +19,9 @@ _SERVER = Path(__file__).with_name("fork_server.py")
 # its import.
 _READ_ONCE = ("PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_")
 _READ_ONCE += ("LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "TRITON_")
-# The server gives what it forks these.
-_SET_LATER = {"PYTHONPATH"}
+# The server gives what it forks the first; torch reads the second when it compiles, and sets it in
+# the process of the tests.
+_SET_LATER = {"PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR"}
 
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -102,4 +103,11 @@ def test_what_is_read_at_a_start_is_for_a_new_interpreter(
 ) -> None:
     process = cli.start_python("-c", "", **more)
     assert not isinstance(process, ForkedProcess)
+    process.communicate()
+
+
+def test_what_torch_sets_in_the_process_of_the_tests_changes_nothing(cli: Cli) -> None:
+    importlib.import_module("torch._dynamo")
+    process = cli.start_python("-c", "")
+    assert isinstance(process, ForkedProcess)
     process.communicate()
