@@ -7,8 +7,12 @@ long log. Beside a stage's counts is how long it took and how long it may
 
 Per stage NAME there are NAME.status (its exit status), NAME.seconds and, where it ran tests,
 NAME.bep.json (Bazel's build events) or NAME.junit.xml (pytest's). Exits 1 if anything failed.
+
+With --prices before the folder, it prints instead what the tests of each stage took, by folder, and
+the dearest ones.
 """
 
+import collections
 import heapq
 import json
 import sys
@@ -16,6 +20,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 SLOWEST = 25
+DEAREST = 50
 BUDGETS = Path(__file__).with_name("budgets.txt")
 
 
@@ -112,9 +117,42 @@ def table(stages, seconds, planned):
     return [*lines, together]
 
 
+def status_files(folder):
+    """Those of all stages, in their order."""
+    return sorted(Path(folder).glob("*.status"), key=lambda p: p.stat().st_mtime)
+
+
+def folder_of(name):
+    """The folder of //daemon/pool:slot_pool_test, or of tests.python.cli.test_main::test_x."""
+    if name.startswith("//"):
+        return name.partition(":")[0]
+    parts = name.partition("::")[0].split(".")
+    files = (n for n, part in enumerate(parts) if part.startswith("test_"))
+    return "/".join(parts[: next(files, -1)])
+
+
+def prices(folder):
+    """The lines of --prices."""
+    tests = [(*test, file.stem) for file in status_files(folder) for test in stage_seconds(file)]
+    by_folder = collections.Counter()
+    count = collections.Counter()
+    for took, name, stage in tests:
+        by_folder[stage, folder_of(name)] += took
+        count[stage, folder_of(name)] += 1
+    yield "seconds by folder:"
+    for key, took in by_folder.most_common():
+        yield f"{took:7.1f} s  {count[key]:4} tests  {key[0]}: {key[1]}"
+    yield f"the {DEAREST} dearest tests:"
+    for took, name, stage in heapq.nlargest(DEAREST, tests):
+        yield f"{took:7.1f} s  {stage}: {name}"
+
+
 def main():
+    if sys.argv[1] == "--prices":
+        print(*prices(sys.argv[2]), sep="\n")
+        return 0
     stages, seconds, tests = {}, {}, []
-    for status_file in sorted(Path(sys.argv[1]).glob("*.status"), key=lambda p: p.stat().st_mtime):
+    for status_file in status_files(sys.argv[1]):
         stages[status_file.stem] = stage_results(status_file)
         seconds[status_file.stem] = int(status_file.with_suffix(".seconds").read_text())
         tests += [(*test, status_file.stem) for test in stage_seconds(status_file)]

@@ -76,6 +76,23 @@ class StageResults(unittest.TestCase):
         self.assertEqual(self.stage(status="1\n", bep_json=events), (1, ["stage s"]))
 
 
+class Prices(unittest.TestCase):
+    def test_the_seconds_of_folders_of_both_kinds_the_dearest_first(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        times = {"tests.python.a.test_x": 2, "tests.python.a.test_y.TestOfAClass": 3}
+        cases = "".join(
+            f'<testcase classname="{name}" name="t" time="{took}"/>' for name, took in times.items()
+        )
+        (folder / "python.status").write_text("0\n")
+        (folder / "python.junit.xml").write_text(f"<testsuites>{cases}</testsuites>")
+        (folder / "opt.status").write_text("0\n")
+        (folder / "opt.bep.json").write_text("\n".join(lines(timed("//b/c:d_test", 4000))))
+        found = list(count_results.prices(folder))
+        self.assertEqual(found[1], "    5.0 s     2 tests  python: tests/python/a")
+        self.assertEqual(found[2], "    4.0 s     1 tests  opt: //b/c")
+        self.assertEqual(found[4], "    4.0 s  opt: //b/c:d_test")
+
+
 class StageSeconds(unittest.TestCase):
     def test_the_times_of_both_kinds_of_tests(self):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -299,10 +299,11 @@ def test_status_shows_pools_kinds_and_sessions(cli: Cli, tmp_path: Path) -> None
         + " check=True)\n",
         encoding="utf-8",
     )
+    # The table has the command lines of processes, and forked ones have that of their server.
+    own = cli.in_new_interpreters()
     with short_directory() as sockets:
-        done = cli.memtide(
-            "run", "--quiet", *POOLS, "--socket-dir", sockets, script, sockets
-        ).check()
+        done = own.memtide("run", "--quiet", *POOLS, "--socket-dir", sockets, script, sockets)
+        done.check()
     for word in ("memtided", "serving", "host", "ssd", "parameter", "fetches", str(sockets)):
         assert word in done.out, done.out
 

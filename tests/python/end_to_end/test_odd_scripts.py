@@ -74,7 +74,7 @@ def test_a_function_that_was_replaced_before_memtide_is_still_called(
     script, ours = SCRIPTS / "own_mul.py", tmp_path / "ours"
     path = f"{cli.environment({})['PYTHONPATH']}:{tmp_path}"
     run = ("run", "--quiet", *_POOLS, script)
-    done = cli.memtide(*run, RESULT=ours, PYTHONPATH=path).check()
+    done = cli.in_new_interpreters().memtide(*run, RESULT=ours, PYTHONPATH=path).check()
     assert_same(reference_runs.result(script), ours)
     assert int(done.out.split()[-2]) > 0
 

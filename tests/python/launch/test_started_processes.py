@@ -279,6 +279,8 @@ def test_a_process_that_is_not_managed_says_so_at_its_first_step(
 ) -> None:
     file = tmp_path / "script.py"
     file.write_text(script, encoding="utf-8")
+    if script is _CHANGES_ENVIRONMENT:  # The process looks for the command line of `memtide run`.
+        cli = cli.in_new_interpreters()
     done = cli.memtide("run", *flags, file).check()
     before_second_step, _, _ = done.err.partition("step 2")
     assert before_second_step.count(reason) == 1

@@ -11,11 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked_process import ForkedProcess, ForkServer
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 SCRIPTS = HERE.parent / "scripts"
 PACKAGE_PARENT = REPOSITORY / "pyclient"
 _LIMIT_S = 600
+_CHANGES = {
+    "PYTHONPATH": str(PACKAGE_PARENT),
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "COLUMNS": "160",
+    # On a busy machine, threads of many small processes slow each other down.
+    "OMP_NUM_THREADS": "1",
+}
+_SERVER = ForkServer({**os.environ, **_CHANGES})
+# A budget counts what the import of torch takes.
+_COUNTS_IMPORTS = ("--host-memory", "--device-memory")
 
 
 @contextlib.contextmanager
@@ -40,17 +52,17 @@ class Outcome:
 
 
 class Cli:
-    """Runs Python and memtide in processes of their own."""
+    """Runs Python and memtide in processes of their own: in forked ones, unless what is run there
+    would differ from what a new interpreter runs, or `forks` is false."""
 
-    def __init__(self, home: Path) -> None:
-        self._changes = {
-            "PYTHONPATH": str(PACKAGE_PARENT),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "XDG_CACHE_HOME": str(home / "cache"),
-            "COLUMNS": "160",
-            # On a busy machine, threads of many small processes slow each other down.
-            "OMP_NUM_THREADS": "1",
-        }
+    def __init__(self, home: Path, *, forks: bool = True) -> None:
+        self._home = home
+        self._forks = forks
+        self._changes = {**_CHANGES, "XDG_CACHE_HOME": str(home / "cache")}
+
+    def in_new_interpreters(self) -> Cli:
+        """For tests of how an interpreter starts, and of what other processes see of it."""
+        return Cli(self._home, forks=False)
 
     def environment(self, more: dict[str, object]) -> dict[str, str]:
         """The environment of a process, with `more` in it."""
@@ -59,35 +71,35 @@ class Cli:
 
     def python(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
         """`python ARGUMENTS`, with `more` in the environment."""
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            env=self.environment(more),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        with self.start_python(*arguments, cwd=cwd, **more) as process:
+            try:
+                out, err = process.communicate(timeout=_LIMIT_S)
+            except BaseException:
+                process.kill()
+                raise
+        return Outcome(process.returncode, out, err)
 
     def start_memtide(self, *arguments: object, **more: object) -> subprocess.Popen[str]:
         """Starts `memtide ARGUMENTS` and returns at once."""
         return self.start_python("-P", "-m", "memtide", *arguments, **more)
 
     def start_python(
-        self, *arguments: object, inside: Sequence[str] = (), **more: object
+        self,
+        *arguments: object,
+        inside: Sequence[str] = (),
+        cwd: Path | None = None,
+        **more: object,
     ) -> subprocess.Popen[str]:
         """As `python`, left running: what it says is in pipes. `inside`: a command that starts it
         elsewhere."""
-        return subprocess.Popen(
-            [*inside, sys.executable, *map(str, arguments)],
-            env=self.environment(more),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = list(map(str, arguments))
+        command = [*inside, sys.executable, *words]
+        environment = self.environment(more)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        forks = self._forks and not inside and _SERVER.can_run(words, environment)
+        if forks and not any(word.startswith(_COUNTS_IMPORTS) for word in words):
+            return ForkedProcess(_SERVER, command, env=environment, cwd=cwd, **pipes)
+        return subprocess.Popen(command, env=environment, cwd=cwd, text=True, **pipes)
 
     def memtide(self, *arguments: object, cwd: Path | None = None, **more: object) -> Outcome:
         """`memtide ARGUMENTS`, with `more` in the environment."""
