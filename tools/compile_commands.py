@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes compile_commands.json from `bazel aquery`; extra arguments go to bazel.
 
-Each file is an entry (--config=by_file). For clangd and clang-tidy, give --config=clang. Build once before, so that generated headers exist.
+Each file is an entry (--config=by_file). For clangd and clang-tidy, give --config=clang. Build once
+before, so that generated headers exist.
 """
 
 import json

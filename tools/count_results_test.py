@@ -109,9 +109,7 @@ class Table(unittest.TestCase):
         self.assertEqual(
             [
                 line.split()
-                for line in count_results.table(
-                    stages, {"opt": 61, "cuda-header": 9}, {"opt": 0.5}
-                )
+                for line in count_results.table(stages, {"opt": 61, "cuda-header": 9}, {"opt": 0.5})
             ],
             [
                 ["opt", "140", "passed", "0", "failed", "1.0", "min", "of", "0.5", "<-", "over"],

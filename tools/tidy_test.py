@@ -382,9 +382,9 @@ def tracked_files():
         return [p for p in listing.split("\0") if p and (ROOT / p).is_file()]
     # A source archive.
     found = []
-    for folder, folders, names in os.walk(ROOT):
+    for folder, folders, inside in os.walk(ROOT):
         folders[:] = [d for d in folders if not d.startswith(("bazel-", "__", ".")) and d != "out"]
-        found += [str((Path(folder) / name).relative_to(ROOT)) for name in names]
+        found += [str((Path(folder) / name).relative_to(ROOT)) for name in inside]
     return sorted(found)
 
 

@@ -1,7 +1,7 @@
-"""Headers that take a compiler a second or more, and the only headers of ours that may include each.
+"""Headers that take a compiler a second or more, and which headers of ours may include each.
 
-A source that includes one pays for itself; a header makes all who include it pay. Seconds of one core
-are those of GCC 12 for the header alone.
+A source that includes one pays for itself; a header makes all who include it pay. Seconds of one
+core are those of GCC 12 for the header alone.
 """
 
 import re

@@ -13,7 +13,9 @@ _ANONYMOUS = re.compile(r"\bnamespace\s*$")
 _TYPE = re.compile(r"\b(?:class|struct|enum class|enum|union)\s+(\w+)\s*(?:final\s*)?(?::[^:;]*)?$")
 _ANNOTATION = re.compile(r"\bABSL_\w+\([^()]*\)")
 _CONSTANT = re.compile(r"\b(k[A-Z]\w*)(?:\[\w*\])?\s*(?==|$)")
-_FUNCTION = re.compile(r"(?<!::)\b(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*(?:const\s*)?(?:->[^;{]*)?$")
+_FUNCTION = re.compile(
+    r"(?<!::)\b(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*(?:const\s*)?(?:->[^;{]*)?$"
+)
 
 
 def anonymous_names(code):

@@ -8,7 +8,9 @@ namespace {
 
 using Code = absl::StatusCode;
 
-bool SamePlace(MemoryPlace a, MemoryPlace b) { return a.region == b.region && a.offset == b.offset; }
+bool SamePlace(MemoryPlace a, MemoryPlace b) {
+  return a.region == b.region && a.offset == b.offset;
+}
 
 }  // namespace
 
