@@ -9,7 +9,7 @@ from pathlib import Path
 import memtide
 import torch
 import torch.distributed as dist
-from common import digest
+from common import digest, leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,8 +38,7 @@ class Model(nn.Module):
         return self.heads[head](x)
 
 
-def train(rank, meeting):
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+def train(rank):
     torch.manual_seed(0)
     model = Model()
     ranks = DistributedDataParallel(model, find_unused_parameters=True)
@@ -63,8 +62,13 @@ def train(rank, meeting):
     result = {"losses": losses, "digest": digest(model.state_dict().values())}
     text = json.dumps({"result": result, "activations": activations})
     Path(f"{os.environ['RESULT']}.{rank}").write_text(text, encoding="utf-8")
-    dist.destroy_process_group()
+
+
+def start(rank, meeting):
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    train(rank)
+    leave()
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, (f"file://{os.environ['RESULT']}.met",), nprocs=2)
+    torch.multiprocessing.spawn(start, (f"file://{os.environ['RESULT']}.met",), nprocs=2)

@@ -8,13 +8,12 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(rank: int, meeting: str) -> None:
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+def train(rank: int) -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(12) for layer in (nn.Linear(512, 512), nn.GELU())]
     model = nn.Sequential(*layers, nn.Linear(512, 10))
@@ -36,12 +35,17 @@ def train(rank: int, meeting: str) -> None:
         finish(losses, model)
         if "AT_END" in os.environ:
             subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
-    dist.barrier()
-    dist.destroy_process_group()
+
+
+def start(rank: int, meeting: str) -> None:
+    """Trains as one of two ranks."""
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    train(rank)
+    leave()
 
 
 if __name__ == "__main__":
     if "RANK" in os.environ:
-        train(int(os.environ["RANK"]), "env://")
+        start(int(os.environ["RANK"]), "env://")
     else:
-        torch.multiprocessing.spawn(train, (f"file://{os.environ['RESULT']}.met",), nprocs=2)
+        torch.multiprocessing.spawn(start, (f"file://{os.environ['RESULT']}.met",), nprocs=2)

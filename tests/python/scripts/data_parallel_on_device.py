@@ -9,7 +9,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 
 _STEPS = 8
@@ -53,5 +53,4 @@ def train(device: str, rank: int) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(sys.argv[1], int(os.environ["RANK"]))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()

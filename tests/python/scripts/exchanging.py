@@ -10,7 +10,7 @@ import sys
 import memtide.exchange
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 
 _STEPS = 40
@@ -46,5 +46,4 @@ def train(kind: str, options: dict[str, float]) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else {})
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -78,4 +78,4 @@ def train(rank: int, kind: str) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(int(os.environ["RANK"]), sys.argv[1])
-    dist.destroy_process_group()
+    leave()

@@ -8,7 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 
 _STEPS = 6
@@ -56,4 +56,4 @@ def train(rank: int) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(int(os.environ["RANK"]))
-    dist.destroy_process_group()
+    leave()

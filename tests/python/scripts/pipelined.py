@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -177,8 +177,6 @@ def pipelined(options: argparse.Namespace) -> None:
         print(f"{number} {schedule.sent.bytes} {schedule.sent.whole_bytes}\n", end="", flush=True)
     os.environ["RESULT"] += str(rank)
     finish(losses, module)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def by_one_process(options: argparse.Namespace) -> None:
@@ -228,8 +226,11 @@ def main() -> None:
     parser.add_argument("--share", type=float)
     parser.add_argument("--gradient-share", type=float)
     torch.set_num_threads(1)
-    run = pipelined if "RANK" in os.environ else by_one_process
-    run(parser.parse_args())
+    if "RANK" in os.environ:
+        pipelined(parser.parse_args())
+        leave()
+    else:
+        by_one_process(parser.parse_args())
 
 
 if __name__ == "__main__":

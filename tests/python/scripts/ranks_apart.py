@@ -32,7 +32,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -139,14 +139,14 @@ def start(rank: int, kind: str) -> None:
     meeting = f"file://{os.environ['RESULT']}.met"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     train(kind)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(sys.argv[1])
-        dist.destroy_process_group()
+        leave()
     elif "START" in os.environ:
         context = torch.multiprocessing.get_context(os.environ["START"])
         ranks = [context.Process(target=start, args=(rank, sys.argv[1])) for rank in range(2)]

@@ -20,7 +20,7 @@ import memtide
 import memtide.pipeline
 import torch
 import torch.distributed as dist
-from common import digest
+from common import digest, leave
 from pipelined import batches, loss_of, optimizer_of, stages
 from torch.distributed.pipelining import PipelineStage
 
@@ -82,9 +82,8 @@ def main() -> None:
             shown = "-" if loss is None else loss.item().hex()
             lines.write(f"{batch} {shown} {digest(module.state_dict().values())}\n")
             batch += 1
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -17,6 +17,7 @@ from pathlib import Path
 import memtide
 import torch
 import torch.distributed as dist
+from common import leave
 from sequence_point import wait_for
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -68,13 +69,14 @@ def start(rank: int, steps: int) -> None:
     meeting = f"file://{os.environ['RESULT']}.met"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     train(steps)
+    leave()
 
 
 if __name__ == "__main__":
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(int(sys.argv[1]))
-        dist.destroy_process_group()
+        leave()
     else:
         Path(f"{os.environ['RESULT']}.met").unlink(missing_ok=True)
         torch.multiprocessing.spawn(start, (int(sys.argv[1]),), nprocs=2)

@@ -7,7 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from tiny_gpt import TinyGpt, batch, loss_of
 from torch import nn
 
@@ -56,10 +56,9 @@ def train() -> None:
     if is_rank:
         os.environ["RESULT"] += os.environ["RANK"]
     finish(losses, model)
-    if is_rank:
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     train()
+    if dist.is_initialized():
+        leave()

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from common import finish
+from common import finish, leave
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -152,4 +152,4 @@ def train(rank: int, kind: str, sharing: str | None) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(int(os.environ["RANK"]), sys.argv[1], os.environ.get("SHARING"))
-    dist.destroy_process_group()
+    leave()
