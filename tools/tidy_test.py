@@ -370,6 +370,10 @@ def check_the_rules():
         files = [File("base/a.cc", clash), File("base/b.cc", text)]
         if bool(list(names.check_names(files, package_of))) != is_bad:
             yield f"names of anonymous namespaces: wrong about {text!r}"
+    header = File("base/testing/b.h", "inline constexpr int kA = 1;\n")
+    for path, is_bad in (("base/a_test.cc", True), ("base/a.cc", False)):
+        if bool(list(names.check_names([File(path, clash), header], package_of))) != is_bad:
+            yield f"names of anonymous namespaces: wrong about a constant of a header in {path}"
     if cxx.blank("a(\"//x\", '\"') /* b */ 1'000;") != "a(     ,    )         1'000;":
         yield "cxx.blank() mistakes literals or comments"
 

@@ -1,4 +1,5 @@
-"""Names in anonymous namespaces, which two sources of a package may not share.
+"""Names in anonymous namespaces, which two sources of a package may not share, nor a source and a
+header of it, or a test and a header for tests.
 
 bazel/module.bzl compiles a dozen sources as one unit, and which ones share a unit changes with each
 new file. Where two sources have the same helper, it belongs in a header.
@@ -7,6 +8,7 @@ new file. Where two sources have the same helper, it belongs in a header.
 import re
 from pathlib import PurePath
 
+_HEADERS = re.compile(r"^(?:inline )?constexpr [^=({]*\b(k[A-Z]\w*)", re.MULTILINE)
 _APART = ("_test.cc", "_fuzz.cc", "_benchmark.cc", "_main.cc", "main.cc")
 _BRACE = re.compile(r"[{}]")
 _ANONYMOUS = re.compile(r"\bnamespace\s*$")
@@ -52,13 +54,25 @@ def _defined(text):
 
 
 def check_names(files, package_of):
-    """(file, line, message) of each name that two sources of a package have."""
-    seen = {}
+    """(file, line, message) of each name that two sources of a package have, and of each constant
+    of a source that a header of the package has, or of a test that one of its testing folder has.
+    """
+    seen, of_headers = {}, {}
     for file in files:
-        name = PurePath(file.path).name
-        if not file.path.endswith(".cc") or name.endswith(_APART):
+        if file.path.endswith(".h"):
+            folder = PurePath(file.path).parent
+            package = package_of(file.path) if folder.name != "testing" else f"{folder.parent}/test"
+            for name in _HEADERS.findall("\n".join(file.code_lines)):
+                of_headers.setdefault((package, name), file.path)
+    for file in files:
+        if not file.path.endswith(".cc"):
             continue
+        package = package_of(file.path)
+        is_apart = PurePath(file.path).name.endswith(_APART)
         for name, line in anonymous_names("\n".join(file.code_lines)):
-            first = seen.setdefault((package_of(file.path), name), file.path)
-            if first != file.path:
-                yield file, line, f"{name} is in {first}, too, and both may be one unit"
+            header = of_headers.get((package, name))
+            if file.path.endswith("_test.cc"):
+                header = header or of_headers.get((f"{package}/test", name))
+            first = file.path if is_apart else seen.setdefault((package, name), file.path)
+            if header is not None or first != file.path:
+                yield file, line, f"{name} is in {header or first}, too, and both may be one unit"

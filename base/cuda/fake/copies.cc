@@ -20,7 +20,7 @@ Side SideOf(const Process& process, uintptr_t address, size_t size)
 }
 
 // A copy with a rate moves this much at once, as a copy engine moves bytes all the time.
-constexpr size_t kPiece = size_t{256} << 10;
+constexpr size_t kCopiedAtOnce = size_t{256} << 10;
 
 // The rate of the copy, by its host memory, which is counted if it is not pinned. Zero: as fast as
 // memory allows.
@@ -53,8 +53,8 @@ CUresult Copy(Process* process, Side to, Side from, size_t size, Stream* stream)
     PushPiece(process, to, from, size, stream, Duration::zero());
     return CUDA_SUCCESS;
   }
-  for (size_t done = 0; done < size; done += kPiece) {
-    const size_t piece = std::min(kPiece, size - done);
+  for (size_t done = 0; done < size; done += kCopiedAtOnce) {
+    const size_t piece = std::min(kCopiedAtOnce, size - done);
     const std::chrono::duration<double> busy(static_cast<double>(piece) /
                                              static_cast<double>(rate.count()));
     PushPiece(process, {to.address + done, to.device}, {from.address + done, from.device}, piece,

@@ -18,7 +18,7 @@ namespace memtide::fake_cuda {
 namespace {
 
 const SharedFakeCuda shared("memory=32MiB,tensors=backend,delay_us=0");
-constexpr size_t kPiece = size_t{2} << 20;
+constexpr size_t kChunk = size_t{2} << 20;
 
 // A kernel that fills its operands with a letter. It can be held up while it runs.
 class Fill {
@@ -90,13 +90,13 @@ class TorchBackendTest : public testing::Test {
   // Maps `count` pieces beside one another.
   char* Map(int count) {
     CUdeviceptr address = 0;
-    EXPECT_EQ(cu_.MemAddressReserve(&address, count * kPiece, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.MemAddressReserve(&address, count * kChunk, 0, 0, 0), CUDA_SUCCESS);
     for (int i = 0; i < count; ++i) {
       CUmemGenericAllocationHandle handle = 0;
-      EXPECT_EQ(cu_.MemCreate(&handle, kPiece, &properties_, 0), CUDA_SUCCESS);
-      EXPECT_EQ(cu_.MemMap(address + i * kPiece, kPiece, 0, handle, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cu_.MemCreate(&handle, kChunk, &properties_, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cu_.MemMap(address + i * kChunk, kChunk, 0, handle, 0), CUDA_SUCCESS);
     }
-    EXPECT_EQ(cu_.MemSetAccess(address, count * kPiece, &access_, 1), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.MemSetAccess(address, count * kChunk, &access_, 1), CUDA_SUCCESS);
     return reinterpret_cast<char*>(address);
   }
   static std::string Read(const char* memory, size_t size) {
@@ -121,27 +121,27 @@ class TorchBackendTest : public testing::Test {
 };
 
 TEST_F(TorchBackendTest, AKernelRunsAfterThoseThatWereLaunchedBefore) {
-  char* const memory = Allocate(kPiece);
+  char* const memory = Allocate(kChunk);
   Fill first('a'), second('b');
   first.Hold();
-  ASSERT_EQ(first.Launch(memory, kPiece), 0);
-  ASSERT_EQ(second.Launch(memory, kPiece), 0);
+  ASSERT_EQ(first.Launch(memory, kChunk), 0);
+  ASSERT_EQ(second.Launch(memory, kChunk), 0);
   first.AwaitStart();
   EXPECT_FALSE(second.has_run());
   first.Release();
   EXPECT_EQ(memtide_fake_synchronize(), 0);
   EXPECT_TRUE(second.has_ended());
-  EXPECT_EQ(Read(memory, kPiece), std::string(kPiece, 'b'));
+  EXPECT_EQ(Read(memory, kChunk), std::string(kChunk, 'b'));
   EXPECT_EQ(memtide_fake_free(memory), 0);
 }
 
 TEST_F(TorchBackendTest, AnEventIsNotReachedWhileTheLastKernelRuns) {
-  char* const memory = Allocate(kPiece);
+  char* const memory = Allocate(kChunk);
   CUevent event = nullptr;
   ASSERT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
   Fill fill('a');
   fill.Hold();
-  ASSERT_EQ(fill.Launch(memory, kPiece), 0);
+  ASSERT_EQ(fill.Launch(memory, kChunk), 0);
   fill.AwaitStart();
   ASSERT_EQ(cuEventRecord(event, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
@@ -151,28 +151,28 @@ TEST_F(TorchBackendTest, AnEventIsNotReachedWhileTheLastKernelRuns) {
 }
 
 TEST_F(TorchBackendTest, OnlyKernelsCanAccessMemory) {
-  char* const allocated = Allocate(kPiece);
+  char* const allocated = Allocate(kChunk);
   char* const mapped = Map(1);
   EXPECT_FALSE(CpuCanRead(allocated));
   EXPECT_FALSE(CpuCanRead(mapped));
   Fill fill('x');
-  ASSERT_EQ(fill.Launch(mapped, kPiece), 0);
+  ASSERT_EQ(fill.Launch(mapped, kChunk), 0);
   EXPECT_EQ(Read(mapped, 1), "x");
 }
 
 TEST_F(TorchBackendTest, AnOperandMayLieOverSeveralMappings) {
   char* const memory = Map(3);
   Fill fill('y');
-  ASSERT_EQ(fill.Launch(memory + 10, 2 * kPiece), 0);
-  EXPECT_EQ(Read(memory + 10, 2 * kPiece), std::string(2 * kPiece, 'y'));
+  ASSERT_EQ(fill.Launch(memory + 10, 2 * kChunk), 0);
+  EXPECT_EQ(Read(memory + 10, 2 * kChunk), std::string(2 * kChunk, 'y'));
   EXPECT_EQ(Read(memory, 10), std::string(10, kPoison));
 }
 
 TEST_F(TorchBackendTest, FreeingWaitsForKernels) {
-  char* const memory = Allocate(kPiece);
+  char* const memory = Allocate(kChunk);
   SetDelay(std::chrono::milliseconds(50));
   Fill fill('z');
-  ASSERT_EQ(fill.Launch(memory, kPiece), 0);
+  ASSERT_EQ(fill.Launch(memory, kChunk), 0);
   EXPECT_EQ(memtide_fake_free(memory), 0);
   EXPECT_TRUE(fill.has_run());
   EXPECT_EQ(memtide_fake_synchronize(), 0);
@@ -182,7 +182,7 @@ TEST_F(TorchBackendTest, AKernelWithoutAccessBreaksTheContext) {
   char* const memory = Map(1);
   access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  ASSERT_EQ(cu_.MemSetAccess(address, kPiece, &access_, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.MemSetAccess(address, kChunk, &access_, 1), CUDA_SUCCESS);
   Fill fill('w');
   ASSERT_EQ(fill.Launch(memory, 1), 0);
   EXPECT_EQ(memtide_fake_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -193,9 +193,9 @@ TEST_F(TorchBackendTest, UnmappingUnderAKernelBreaksTheContext) {
   char* const memory = Map(1);
   Fill fill('u');
   fill.Hold();
-  ASSERT_EQ(fill.Launch(memory, kPiece), 0);
+  ASSERT_EQ(fill.Launch(memory, kChunk), 0);
   fill.AwaitStart();
-  std::thread unmapping([&] { cu_.MemUnmap(reinterpret_cast<CUdeviceptr>(memory), kPiece); });
+  std::thread unmapping([&] { cu_.MemUnmap(reinterpret_cast<CUdeviceptr>(memory), kChunk); });
   size_t free = 0, total = 0;
   while (memtide_fake_memory(&free, &total) != CUDA_ERROR_ILLEGAL_ADDRESS)
     std::this_thread::yield();
