@@ -12,7 +12,29 @@ export MEMTIDE_ROOT MEMTIDE_CACHE MEMTIDE_VENV MEMTIDE_PY
 # Shared by every checkout of this user. Bazel wants an absolute path.
 _bazel_flags=(--config=ci "--disk_cache=$MEMTIDE_CACHE/bazel" "--jobs=${MEMTIDE_JOBS:-2}")
 
-bazel_build() { bazel build "${_bazel_flags[@]}" "$@"; }
+bazel_build() { bazel build "${_bazel_flags[@]}" "$@" || after_failure $?; }
+
+free_mib() { df --output=avail -m "$1" | tail -n 1; }
+
+# Prints the first of these folders whose disk is full, if one is.
+full_disk() {
+  local folder
+  for folder in "$MEMTIDE_CACHE" "${XDG_CACHE_HOME:-$HOME/.cache}" "${TMPDIR:-/tmp}" /var; do
+    if [[ -d $folder ]] && (($(free_mib "$folder") < 64)); then
+      echo "$folder" && return
+    fi
+  done
+}
+
+# after_failure STATUS: returns it, and says so where a full disk has made a build fail.
+after_failure() {
+  local full
+  full=$(full_disk)
+  if [[ $full ]]; then
+    echo "memtide: the disk of $full is full: free some; what has been built is not built again" >&2
+  fi
+  return "$1"
+}
 
 # Whether the targets are built. Not if another Bazel command runs in this checkout, which is not
 # waited for.
@@ -21,7 +43,7 @@ bazel_up_to_date() {
 }
 
 bazel_test() {
-  bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@"
+  bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@" || after_failure $?
 }
 
 # What tools/memtide builds.
