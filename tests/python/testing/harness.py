@@ -26,8 +26,6 @@ _CHANGES = {
     "OMP_NUM_THREADS": "1",
 }
 _SERVER = ForkServer({**os.environ, **_CHANGES})
-# A budget counts what the import of torch takes.
-_COUNTS_IMPORTS = ("--host-memory", "--device-memory")
 
 
 @contextlib.contextmanager
@@ -97,7 +95,7 @@ class Cli:
         environment = self.environment(more)
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         forks = self._forks and not inside and _SERVER.can_run(words, environment)
-        if forks and not any(word.startswith(_COUNTS_IMPORTS) for word in words):
+        if forks:
             return ForkedProcess(_SERVER, command, env=environment, cwd=cwd, **pipes)
         return subprocess.Popen(command, env=environment, cwd=cwd, text=True, **pipes)
 
