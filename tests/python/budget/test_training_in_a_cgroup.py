@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Cli
 from limited_cgroup import ENTER, LimitedCgroup, NoCgroup, limited_cgroup
+from reference_runs import ReferenceRuns
 
 _SCRIPT = SCRIPTS / "activation_heavy.py"
 _LIMIT_BYTES = 2 * 2**30
@@ -43,9 +44,9 @@ def test_a_script_of_6_gb_trains_in_2_gib_where_plain_torch_is_killed(
     assert len(json.loads(result.read_text(encoding="utf-8"))["losses"]) == _LARGE["STEPS"]
 
 
-def test_a_budget_changes_no_bit(cli: Cli, tmp_path: Path) -> None:
-    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    cli.python(_SCRIPT, RESULT=plain, **_SMALL).check()
+def test_a_budget_changes_no_bit(cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path) -> None:
+    ours, stats = tmp_path / "ours", tmp_path / "stats"
+    plain = reference_runs.result(_SCRIPT, **_SMALL)
     flags = ("--device=none", "--host-memory=900MiB", f"--stats={stats}")
     done = cli.memtide(
         "run", *flags, f"--ssd-dir={tmp_path / 'ssd'}", _SCRIPT, RESULT=ours, **_SMALL
@@ -60,10 +61,10 @@ def test_a_budget_changes_no_bit(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_on_an_emulated_device_slots_and_kept_activations_stay_within_its_memory(
-    cli: Cli, tmp_path: Path
+    cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
 ) -> None:
-    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    cli.python(_SCRIPT, RESULT=plain, **_SMALL).check()
+    ours, stats = tmp_path / "ours", tmp_path / "stats"
+    plain = reference_runs.result(_SCRIPT, **_SMALL)
     flags = ("--device=emulated", "--device-memory=512MiB", f"--stats={stats}")
     cli.memtide(
         "run", *flags, f"--ssd-dir={tmp_path / 'ssd'}", _SCRIPT, RESULT=ours, **_SMALL

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli, Outcome, short_directory
+from reference_runs import ReferenceRuns
 from service_manager import ServiceManager
 from stepping_script import node_daemon
 
@@ -54,11 +55,10 @@ def starts_of(result: Path, rank: int) -> list[int]:
     return [int(line.split()[1]) for line in lines if line.startswith("start")]
 
 
-def plain(cli: Cli, folder: Path) -> list[dict[int, str]]:
+def plain(reference_runs: ReferenceRuns) -> list[dict[int, str]]:
     """The losses of each rank without memtide and without a kill."""
-    command = ["-m", "torch.distributed.run", *torchrun()[1:], SCRIPT, STEPS]
-    cli.python(*command, RESULT=folder / "plain").check()
-    losses = [losses_of(folder / "plain", rank) for rank in range(2)]
+    result = reference_runs.result(SCRIPT, STEPS, ranks=2)
+    losses = [losses_of(result, rank) for rank in range(2)]
     assert list(losses[0]) == list(range(STEPS))
     return losses
 
@@ -73,12 +73,17 @@ def plain(cli: Cli, folder: Path) -> list[dict[int, str]]:
     ],
 )
 def test_ranks_that_torchelastic_starts_anew_go_on_from_one_step(
-    kills: list[str], delay: float, cli: Cli, sockets: Path, tmp_path: Path
+    kills: list[str],
+    delay: float,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    sockets: Path,
+    tmp_path: Path,
 ) -> None:
     result = tmp_path / "ours"
     command = torchrun(len(kills))
     run(cli, sockets, result, *command, KILLS=" ".join(kills), KILL_AFTER_S=delay).check()
-    assert [losses_of(result, rank) for rank in range(2)] == plain(cli, tmp_path)
+    assert [losses_of(result, rank) for rank in range(2)] == plain(reference_runs)
     starts = starts_of(result, 0)
     assert starts == starts_of(result, 1)
     for kill, start in zip(kills, starts[1:], strict=True):
@@ -87,14 +92,14 @@ def test_ranks_that_torchelastic_starts_anew_go_on_from_one_step(
 
 
 def test_what_ranks_share_is_shared_when_they_are_resumed(
-    cli: Cli, sockets: Path, tmp_path: Path
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     result, usage = tmp_path / "ours", tmp_path / "usage"
     killed = run(cli, sockets, result, *torchrun(), KILLS="2:0", KILL_AFTER_S=0.2)
     assert killed.status != 0
     environment = {"AT_END": f"{_WRITE_USAGE} {usage}", "MEMTIDE_SOCKET_DIR": sockets}
     run(cli, sockets, result, "--resume", *torchrun(), **environment).check()
-    assert [losses_of(result, rank) for rank in range(2)] == plain(cli, tmp_path)
+    assert [losses_of(result, rank) for rank in range(2)] == plain(reference_runs)
     assert starts_of(result, 0)[1] in (2, 3)
     kinds = json.loads(usage.read_text(encoding="utf-8"))
     for kind in ("parameter", "optimizer_state"):
@@ -103,13 +108,13 @@ def test_what_ranks_share_is_shared_when_they_are_resumed(
 
 @pytest.mark.long
 def test_spawned_ranks_resume_and_a_run_without_resume_begins_anew(
-    cli: Cli, sockets: Path, tmp_path: Path
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     result = tmp_path / "ours"
     assert run(cli, sockets, result, KILLS="2:1", KILL_AFTER_S=0.2).status != 0
     assert run(cli, sockets, result, KILLS="1:1", KILL_AFTER_S=0.2).status != 0
     run(cli, sockets, result, "--resume").check()
-    assert [losses_of(result, rank) for rank in range(2)] == plain(cli, tmp_path)
+    assert [losses_of(result, rank) for rank in range(2)] == plain(reference_runs)
     for rank in range(2):
         first, second, third = starts_of(result, rank)
         assert (first, second) == (0, 0)
@@ -127,7 +132,9 @@ def test_another_number_of_ranks_is_refused(cli: Cli, sockets: Path, tmp_path: P
 
 
 @pytest.mark.long
-def test_ranks_go_on_after_the_daemon_was_killed(cli: Cli, tmp_path: Path) -> None:
+def test_ranks_go_on_after_the_daemon_was_killed(
+    cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
     result = tmp_path / "ours"
     flags = ["--device=none", "--host-pool=384MiB", "--ssd-pool=1GiB", "--no-host-reserve"]
     flags += [f"--ssd-dir={tmp_path / 'ssd'}", "--metrics-address=off"]
@@ -147,5 +154,5 @@ def test_ranks_go_on_after_the_daemon_was_killed(cli: Cli, tmp_path: Path) -> No
         manager.start()
         run(cli, home, result, "--resume", *torchrun()).check()
         manager.close()
-    assert [losses_of(result, rank) for rank in range(2)] == plain(cli, tmp_path)
+    assert [losses_of(result, rank) for rank in range(2)] == plain(reference_runs)
     assert starts_of(result, 0)[1] in (2, 3)

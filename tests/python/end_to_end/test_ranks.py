@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from harness import SCRIPTS, Cli, Outcome
 from memtide._node import inspection
+from reference_runs import ReferenceRuns
 from stepping_script import node_daemon
 
 _SCRIPT = SCRIPTS / "ranks_apart.py"
@@ -37,10 +38,8 @@ def _results(prefix: Path, ranks: int = 2) -> list[Any]:
     return [json.loads(text) for text in texts]
 
 
-def _plain(cli: Cli, folder: Path, kind: str) -> list[Any]:
-    run = ["-m", "torch.distributed.run", *_torchrun(2), _SCRIPT, kind]
-    cli.python(*run, RESULT=folder / "plain").check()
-    return _results(folder / "plain")
+def _plain(reference_runs: ReferenceRuns, kind: str) -> list[Any]:
+    return _results(reference_runs.result(_SCRIPT, kind, ranks=2))
 
 
 def _run(
@@ -84,7 +83,9 @@ _long = pytest.mark.long
         *(pytest.param(kind, marks=_long) for kind in ("alike", "loaded", "masters", "sgd")),
     ],
 )
-def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_path: Path) -> None:
+def test_ranks_keep_the_states_of_one(
+    kind: str, cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
+) -> None:
     kept_by_ranks = []
     for ranks in (1, 2):
         usage = tmp_path / f"usage{ranks}"
@@ -94,7 +95,7 @@ def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_pa
     for state in _STATES:
         assert kept_by_ranks[0][state] >= 4 << 20
         assert kept_by_ranks[1][state] <= 1.05 * kept_by_ranks[0][state], kept_by_ranks
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+    assert _results(tmp_path / "ours") == _plain(reference_runs, kind)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +108,15 @@ def test_ranks_keep_the_states_of_one(kind: str, cli: Cli, sockets: Path, tmp_pa
     ],
 )
 def test_a_rank_that_differs_is_named_and_has_its_own_bits(
-    kind: str, what: str, cli: Cli, sockets: Path, tmp_path: Path
+    kind: str,
+    what: str,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    sockets: Path,
+    tmp_path: Path,
 ) -> None:
     done = _run(cli, tmp_path, sockets, kind).check()
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+    assert _results(tmp_path / "ours") == _plain(reference_runs, kind)
     differences = _OWN.findall(done.err)
     assert differences, done.err
     # From the next step on, what differs are the values, too.
@@ -124,21 +130,21 @@ def test_a_rank_that_differs_is_named_and_has_its_own_bits(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["all", "unused", "missing"])
 def test_ranks_that_come_to_differ_have_plain_bits(
-    kind: str, cli: Cli, sockets: Path, tmp_path: Path
+    kind: str, cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     _run(cli, tmp_path, sockets, kind).check()
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, kind)
+    assert _results(tmp_path / "ours") == _plain(reference_runs, kind)
 
 
 def test_ranks_that_have_nothing_alike_stop_looking_for_it(
-    cli: Cli, sockets: Path, tmp_path: Path
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     stats = tmp_path / "stats"
     run = [f"--stats={stats}", "--chunk-size=2MiB", "torchrun", *_torchrun(2), _SCRIPT, "unlike"]
     cli.memtide("run", *run, RESULT=tmp_path / "ours", MEMTIDE_SOCKET_DIR=sockets).check()
     costs = json.loads(stats.read_text(encoding="utf-8"))
     assert (costs["offloaded_steps"], costs["iterations"]) == (3, 6)
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "unlike")
+    assert _results(tmp_path / "ours") == _plain(reference_runs, "unlike")
 
 
 @pytest.mark.long
@@ -152,7 +158,7 @@ def test_a_killed_rank_ends_the_training(cli: Cli, sockets: Path, tmp_path: Path
 
 @pytest.mark.parametrize("method", ["", "fork", pytest.param("spawn", marks=_long)])
 def test_ranks_that_a_script_starts_share_as_those_of_a_launcher(
-    method: str, cli: Cli, sockets: Path, tmp_path: Path
+    method: str, cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     usage = tmp_path / "usage"
     more: dict[str, object] = {"MEMTIDE_SOCKET_DIR": sockets}
@@ -160,17 +166,19 @@ def test_ranks_that_a_script_starts_share_as_those_of_a_launcher(
         more["START"] = method
     run = ["run", "--chunk-size=2MiB", _SCRIPT, "alike"]
     cli.memtide(*run, RESULT=tmp_path / "ours", AT_END=f"{_WRITE_USAGE} {usage}", **more).check()
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "alike")
+    assert _results(tmp_path / "ours") == _plain(reference_runs, "alike")
     kinds = json.loads(usage.read_text(encoding="utf-8"))
     for state, kept_bytes in _kept_bytes(usage).items():
         assert kept_bytes == kinds[state]["allocated_bytes"] // 2
 
 
 @pytest.mark.long
-def test_sharded_ranks_share_nothing(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+def test_sharded_ranks_share_nothing(
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
+) -> None:
     usage = tmp_path / "usage"
     done = _run(cli, tmp_path, sockets, "sharded", AT_END=f"{_WRITE_USAGE} {usage}").check()
-    assert _results(tmp_path / "ours") == _plain(cli, tmp_path, "sharded")
+    assert _results(tmp_path / "ours") == _plain(reference_runs, "sharded")
     assert "differ" not in done.err
     kinds = json.loads(usage.read_text(encoding="utf-8"))
     for state, kept_bytes in _kept_bytes(usage).items():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli
+from reference_runs import ReferenceRuns
 from stepping_script import node_daemon
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
@@ -46,12 +47,13 @@ def test_ranks_of_one_daemon_are_on_a_device_each(
     devices: list[int],
     environment_of: EnvironmentOf,
     cli: Cli,
+    reference_runs: ReferenceRuns,
     tmp_path: Path,
 ) -> None:
     more = environment_of(gpus)
-    plain, ours, stats, seen = (tmp_path / name for name in ("plain", "ours", "stats", "seen"))
+    ours, stats, seen = (tmp_path / name for name in ("ours", "stats", "seen"))
+    plain = reference_runs.result(_SCRIPT, ranks=2)
     run = [*_TORCHRUN, _SCRIPT]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
     pool = f"--device-pool={_POOL_MIB}MiB"
     with node_daemon(tmp_path / "ssd", pool, host_pool="96MiB", device=device) as sockets:
         more |= {"MEMTIDE_SOCKET_DIR": str(sockets), "AT_END": f"{_WRITE_SESSIONS} {seen} 0"}

@@ -13,8 +13,10 @@ from harness import SCRIPTS, Cli
 from memtide._capi.locate import find_daemon
 from memtide._node import gpus
 from memtide._node.private_daemon import Pools
+from reference_runs import ReferenceRuns
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+_ALLREDUCE = SCRIPTS / "manual_allreduce.py"
 _SAYS_WHAT_IT_IS = """
 import sys
 from . import part
@@ -126,12 +128,15 @@ def _started(starts: Path) -> list[set[str]]:
     ids=["torchrun", "module and device", "spawn", "spawn and device"],
 )
 def test_ranks_share_one_daemon(
-    starter: list[str], more: list[str], cli: Cli, tmp_path: Path
+    starter: list[str],
+    more: list[str],
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    tmp_path: Path,
 ) -> None:
-    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    script = [SCRIPTS / "data_parallel.py", "--its=own"]
-    launcher = ["-m", "torch.distributed.run", *_TORCHRUN] if starter else []
-    cli.python(*launcher, *script, RESULT=plain).check()
+    ours, stats = tmp_path / "ours", tmp_path / "stats"
+    script = (SCRIPTS / "data_parallel.py", "--its=own")
+    plain = reference_runs.result(*script, ranks=2 if starter else 0)
     # The host pool is half of what the ranks need together.
     flags = ["--host-pool=48MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
     flags += ["--chunk-size=2MiB", f"--stats={stats}"]
@@ -148,10 +153,11 @@ def test_ranks_share_one_daemon(
 
 
 @pytest.mark.parametrize("more", [[], ["--skip-non-finite"]], ids=["", "skipping"])
-def test_collectives_write_to_chunks(more: list[str], cli: Cli, tmp_path: Path) -> None:
-    plain, ours = (tmp_path / name for name in ("plain", "ours"))
-    run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+def test_collectives_write_to_chunks(
+    more: list[str], cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
+    plain, ours = reference_runs.result(_ALLREDUCE, ranks=2), tmp_path / "ours"
+    run = [*_TORCHRUN, _ALLREDUCE]
     # The gradients alone need more chunks than may be leased at once.
     flags = ["--host-pool=52MiB", "--ssd-pool=1GiB", f"--ssd-dir={tmp_path / 'ssd'}", *more]
     cli.memtide("run", *flags, "--chunk-size=2MiB", "torchrun", *run, RESULT=ours).check()
@@ -160,10 +166,15 @@ def test_collectives_write_to_chunks(more: list[str], cli: Cli, tmp_path: Path) 
 
 @pytest.mark.parametrize("more", [[], ["--skip-non-finite"]], ids=["", "skipping"])
 @pytest.mark.usefixtures("gpu")
-def test_collectives_write_to_chunks_of_a_gpu(more: list[str], cli: Cli, tmp_path: Path) -> None:
-    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    run = [*_TORCHRUN, SCRIPTS / "manual_allreduce.py"]
-    cli.python("-m", "torch.distributed.run", *run, RESULT=plain).check()
+def test_collectives_write_to_chunks_of_a_gpu(
+    more: list[str], cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
+    plain, ours, stats = (
+        reference_runs.result(_ALLREDUCE, ranks=2),
+        tmp_path / "ours",
+        tmp_path / "stats",
+    )
+    run = [*_TORCHRUN, _ALLREDUCE]
     # For each rank room for its parameters, which it receives all at once, but not for gradients
     # and states as well.
     flags = ["--device=cuda", "--device-pool=64MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
@@ -178,14 +189,19 @@ def test_collectives_write_to_chunks_of_a_gpu(more: list[str], cli: Cli, tmp_pat
 )
 @pytest.mark.usefixtures("gpu")
 def test_one_daemon_has_the_gpus_of_all_ranks(
-    starter: list[str], gpus_there: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starter: list[str],
+    gpus_there: int,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(
         "MEMTIDE_FAKE_CUDA", f"{os.environ['MEMTIDE_FAKE_CUDA']},devices={gpus_there}"
     )
-    plain, ours, stats = (tmp_path / name for name in ("plain", "ours", "stats"))
-    script = [SCRIPTS / "data_parallel.py", "--its=own"]
-    cli.python(*script, RESULT=plain).check()
+    ours, stats = tmp_path / "ours", tmp_path / "stats"
+    script = (SCRIPTS / "data_parallel.py", "--its=own")
+    plain = reference_runs.result(*script)
     flags = ["--device-pool=32MiB", "--host-pool=96MiB", "--ssd-pool=1GiB"]
     flags += [f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={stats}"]
     daemon, starts = _recording_daemon(tmp_path)

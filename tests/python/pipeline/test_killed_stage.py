@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli, Outcome
+from reference_runs import ReferenceRuns
 from stepping_script import node_daemon
 
 BATCHES = 6
@@ -59,11 +60,10 @@ def starts_of(result: Path) -> list[list[int]]:
     ]
 
 
-def plain(cli: Cli, folder: Path, **environment: object) -> list[dict[int, str]]:
+def plain(reference_runs: ReferenceRuns, **environment: object) -> list[dict[int, str]]:
     """The steps of each stage without memtide and without a kill."""
-    command = ["-m", "torch.distributed.run", *torchrun(), SCRIPT, BATCHES]
-    cli.python(*command, RESULT=folder / "plain", **environment).check()
-    steps = [steps_of(folder / "plain", rank) for rank in range(STAGES)]
+    result = reference_runs.result(SCRIPT, BATCHES, ranks=STAGES, **environment)
+    steps = [steps_of(result, rank) for rank in range(STAGES)]
     assert all(list(each) == list(range(BATCHES)) for each in steps)
     return steps
 
@@ -95,29 +95,36 @@ def check(result: Path, expected: list[dict[int, str]], kills: list[str]) -> Non
     ],
 )
 def test_stages_that_torchelastic_starts_anew_go_on_to_the_bit(
-    kills: list[str], delay: float, cli: Cli, sockets: Path, tmp_path: Path
+    kills: list[str],
+    delay: float,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    sockets: Path,
+    tmp_path: Path,
 ) -> None:
     result = tmp_path / "ours"
     environment = {"KILLS": " ".join(kills), "KILL_AFTER_S": delay, "SKIP": 1}
     run(cli, sockets, result, restarts=len(kills), **environment).check()
-    check(result, plain(cli, tmp_path, SKIP=1), kills)
+    check(result, plain(reference_runs, SKIP=1), kills)
 
 
 def test_a_run_that_was_killed_in_its_first_batch_begins_anew(
-    cli: Cli, sockets: Path, tmp_path: Path
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
 ) -> None:
     result = tmp_path / "ours"
     assert run(cli, sockets, result, KILLS="2:0:4").status != 0
     run(cli, sockets, result, "--resume").check()
-    check(result, plain(cli, tmp_path), ["2:0:4"])
+    check(result, plain(reference_runs), ["2:0:4"])
     assert starts_of(result) == [[0, 0]] * STAGES
 
 
-def test_the_user_resumes_after_a_kill(cli: Cli, sockets: Path, tmp_path: Path) -> None:
+def test_the_user_resumes_after_a_kill(
+    cli: Cli, reference_runs: ReferenceRuns, sockets: Path, tmp_path: Path
+) -> None:
     result = tmp_path / "ours"
     kills = ["2:3:0"]
     assert run(cli, sockets, result, KILLS=kills[0]).status != 0
     resumed = run(cli, sockets, result, "--resume").check()
-    check(result, plain(cli, tmp_path), kills)
+    check(result, plain(reference_runs), kills)
     # Stages 1 and 2 have parameters of the same shapes, and are no ranks that ought to be equal.
     assert "differ from those" not in resumed.err

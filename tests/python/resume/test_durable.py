@@ -13,6 +13,7 @@ import pytest
 from harness import SCRIPTS, Cli, short_directory
 from memtide._capi.locate import find_daemon
 from memtide._node import inspection
+from reference_runs import ReferenceRuns
 from service_manager import ServiceManager
 
 STEPS = 8
@@ -49,7 +50,11 @@ def steps_of(path: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_training_goes_on_after_the_machine_ended(
-    every: int, manager: ServiceManager, cli: Cli, tmp_path: Path
+    every: int,
+    manager: ServiceManager,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    tmp_path: Path,
 ) -> None:
     def command(*more: str) -> list[object]:
         place = [f"--socket-dir={manager.home}", "--chunk-size=2MiB"]
@@ -163,11 +168,15 @@ def test_a_start_with_other_directories_is_refused_and_loses_no_job(
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_ranks_go_on_from_one_step_after_the_machine_ended(
-    every: int, manager: ServiceManager, cli: Cli, tmp_path: Path
+    every: int,
+    manager: ServiceManager,
+    cli: Cli,
+    reference_runs: ReferenceRuns,
+    tmp_path: Path,
 ) -> None:
-    script = [SCRIPTS / "resumable_ranks.py", STEPS]
+    script = (SCRIPTS / "resumable_ranks.py", STEPS)
     torchrun = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
-    cli.python("-m", "torch.distributed.run", *torchrun, *script, RESULT=tmp_path / "plain").check()
+    plain = reference_runs.result(script[0], STEPS, ranks=2)
     cut = tmp_path / "cut"
 
     def command(*more: object) -> list[object]:
@@ -188,7 +197,7 @@ def test_ranks_go_on_from_one_step_after_the_machine_ended(
         lines = Path(f"{cut}{rank}").read_text(encoding="utf-8").splitlines()
         starts = [line for line in lines if line.startswith("start")]
         assert starts[-1] == f"start {3 - 3 % every}"
-        expected = losses_of_rank(tmp_path / "plain", rank)
+        expected = losses_of_rank(plain, rank)
         assert len(expected) == STEPS
         assert losses_of_rank(cut, rank) == expected
 
