@@ -4,15 +4,17 @@
     tools/mutate.py [COUNT] [--seed S]   COUNT mutants (100 if none is given)
     tools/mutate.py --list [COUNT]       prints them, and builds nothing
 
-The seed is printed; without one it is the date. tools/mutations.py makes the mutants: it negates
-conditions, drops operands of && and ||, exchanges comparisons and sums, and deletes statements. The
-commit that is checked out is built once in a Git worktree in a temporary folder, with all mutants.
-Then the engine's tests run for each of them, and the simulations with seeds that no golden hash
-covers, until one fails. A test that takes ten times as long as without a mutant fails.
+The seed is printed; without one it is the date. The tests of client/ and of pyclient/ are measured
+with 20261128, which was written here before a mutant of either was tried. tools/mutations.py makes
+the mutants: it negates conditions, drops operands of && and ||, exchanges comparisons and sums, and
+deletes statements. The commit that is checked out is built once in a Git worktree in a temporary
+folder, with all mutants. Then the engine's tests run for each of them, and the simulations with
+seeds that no golden hash covers, until one fails. A test that takes ten times as long as without a
+mutant fails.
 
 One line for each mutant says which test caught it, or that it survived. What tools/equivalent.txt
-explains does not count. Exits 0 if at least 95 of 100
-others are caught, 1 if not, 2 if nothing could be tried.
+explains does not count. Exits 0 if at least 95 of 100 others are caught, 1 if not, 2 if nothing
+could be tried.
 
 Runs on Python's standard library alone.
 """
