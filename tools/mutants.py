@@ -14,9 +14,11 @@ A row is five lines: its name in brackets, then
         under tests/python with arguments for pytest
 
 The commit that is checked out is built in a Git worktree in a temporary folder, so the checkout
-stays as it is. Each test must pass there first. Then one line for each mutant: caught, survived, or
-an error where the mutant does not compile. Exits 0 only if all are caught, 1 if not, 2 for a bad
-row.
+stays as it is. Rows of C++ are in one build, where a number chooses one (tools/row_choices.py says
+which can be); what survives its test there is judged by the tests of its package, too. The others
+are built and tried one by one. Each test must pass without a mutant. One line for each mutant:
+caught, survived, or an error where the mutant does not compile. Exits 0 only if all are caught, 1
+if not, 2 for a bad row.
 
 Runs on Python's standard library alone.
 """
@@ -29,6 +31,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import mutations
+import one_build
+import row_choices
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = "tools/mutants.txt"
@@ -118,8 +124,57 @@ def try_mutants(mutants, root, fails):
         uncaught += failed is not True
         took = f"{time.monotonic() - start:.0f} s"
         print(f"{verdict:9} {mutant.name} ({mutant.test}, {took})", flush=True)
-    print(f"{len(mutants) - uncaught} of {len(mutants)} mutants caught")
     return uncaught
+
+
+def package_of(root, file):
+    """The package of Bazel's that the file belongs to."""
+    folders = Path(file).parents
+    return "//" + next(str(folder) for folder in folders if (root / folder / "BUILD").exists())
+
+
+def in_one_build(mutants, root):
+    """Prints what becomes of the mutants that one build can have. Returns the others, and how many
+    of these were not caught."""
+    originals = {mutant.file: (root / mutant.file).read_text() for mutant in mutants}
+    rows = {}
+    for mutant in mutants:
+        text = originals[mutant.file]
+        choice = row_choices.choice(mutant.file, text, mutant.original, mutant.mutated)
+        if choice is None or not mutant.test.startswith("//"):
+            continue
+        if not any(mutations.overlap(choice, other) for other in rows):
+            rows[choice] = mutant
+    if not rows:
+        return mutants, 0
+    chosen = list(rows)
+    tests = sorted({mutant.test.partition(" ")[0] for mutant in rows.values()})
+    one_build.build(root, originals, [], chosen, len(chosen), tests)
+    print(f"{len(chosen)} of {len(mutants)} mutants are in one build", flush=True)
+    programs = one_build.Programs(root, tests)
+    uncaught = 0
+    for number, choice in enumerate(chosen, 1):
+        mutant, start = rows[choice], time.monotonic()
+        package = f"{package_of(root, mutant.file)}:all"
+        verdict, by = judge(programs, number, mutant, package)
+        uncaught += verdict != "caught"
+        print(f"{verdict:9} {mutant.name} ({by}, {time.monotonic() - start:.0f} s)", flush=True)
+    one_build.write(root, originals, [])
+    together = {rows[choice].name for choice in chosen}
+    return [mutant for mutant in mutants if mutant.name not in together], uncaught
+
+
+def judge(programs, number, mutant, package):
+    """What becomes of a mutant of the one build, and which test says so."""
+    target, _, chosen = mutant.test.partition(" ")
+    if programs.seconds(target, chosen or "*") is None:
+        return "error", f"{mutant.test} does not pass without a mutant"
+    if programs.sees(number, target, chosen or "*"):
+        return "caught", mutant.test
+    for other in programs.tests_in(package):
+        if programs.seconds(other) is not None and programs.sees(number, other):
+            return "caught", f"{other}, but not {mutant.test}"
+    return "survived", mutant.test
 
 
 @contextlib.contextmanager
@@ -143,7 +198,8 @@ def in_scratch_copy(mutants, root):
         tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log,
     ):
         print(f"log: {log.name}", flush=True)
-        uncaught = try_mutants(mutants, scratch, lambda test, tree: test_fails(test, tree, log))
+        alone, uncaught = in_one_build(mutants, scratch)
+        uncaught += try_mutants(alone, scratch, lambda test, tree: test_fails(test, tree, log))
     if not uncaught:
         Path(log.name).unlink()
     return uncaught
@@ -167,8 +223,10 @@ def main(arguments, root=ROOT, run=in_scratch_copy):
             return 0
         if wanted.names:
             mutants = [mutant for mutant in mutants if mutant.name in wanted.names]
-        return 1 if run(mutants, root) else 0
-    except RowError as error:
+        uncaught = run(mutants, root)
+        print(f"{len(mutants) - uncaught} of {len(mutants)} mutants caught")
+        return 1 if uncaught else 0
+    except (RowError, one_build.BuildError) as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
 

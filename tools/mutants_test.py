@@ -81,6 +81,32 @@ class Mutants(unittest.TestCase):
         self.assertIn("does not pass without a mutant", output)
         self.assertNotIn("caught   ", output)
 
+    def test_what_survives_its_test_in_one_build_is_judged_by_those_of_its_package(self):
+        class Programs:
+            def __init__(self, *seen_by):
+                self.seen_by = seen_by
+
+            def seconds(self, test, chosen="*"):
+                return None if test == "//fails:test" else 1
+
+            def sees(self, number, test, chosen="*"):
+                return (test, chosen) in self.seen_by
+
+            def tests_in(self, query):
+                return ["//fails:test", "//code:test"]
+
+        def judge(test, *seen_by):
+            mutant = mutants.Mutant("less", "code.cc", "a", "b", test)
+            return mutants.judge(Programs(*seen_by), 1, mutant, "//code:all")
+
+        own = "//code:test Less.*"
+        self.assertEqual(judge(own, ("//code:test", "Less.*")), ("caught", own))
+        self.assertEqual(
+            judge(own, ("//code:test", "*")), ("caught", f"//code:test, but not {own}")
+        )
+        self.assertEqual(judge(own), ("survived", own))
+        self.assertEqual(judge("//fails:test")[0], "error")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -76,7 +76,7 @@ def mutations(path: str, text: str) -> Iterator[Mutation]:
         begin, end = found.end(), _closing(code, found.end() - 1)
         condition = text[begin:end]
         if not _declares(code[begin:end]):
-            yield from make("negate", begin, end, f"({{on}}) != bool({_escaped(condition)})")
+            yield from make("negate", begin, end, f"({{on}}) != bool({escaped(condition)})")
     for found in _BINARY.finditer(code):
         operator = found.group(1) or found.group(2)
         at = found.start(1) if found.group(1) else found.start(2)
@@ -87,11 +87,11 @@ def mutations(path: str, text: str) -> Iterator[Mutation]:
         if operator in ("&&", "||"):
             right = end - len(text[at + len(operator) : end].lstrip())
             drop = "({on}) ||" if operator == "&&" else "!({on}) &&"
-            yield from make("drop", right, end, f"({drop} bool({_escaped(b)}))")
-            yield from make("drop", begin, at - 1, f"({drop} bool({_escaped(a)}))")
+            yield from make("drop", right, end, f"({drop} bool({escaped(b)}))")
+            yield from make("drop", begin, at - 1, f"({drop} bool({escaped(a)}))")
             continue
         other = _COMPARISONS.get(operator) or _SUMS[operator]
-        a, b = _escaped(a), _escaped(b)
+        a, b = escaped(a), escaped(b)
         yield from make(
             f"{operator} to {other}",
             begin,
@@ -127,11 +127,11 @@ def _deletions(code, text, make):
         if end is None or code[code.rindex("\n", 0, begin) + 1 : begin].count(" ") < 2:
             continue
         yield from make(
-            "delete", begin, end, f"if (!({{on}})) {{{{ {_escaped(text[begin:end])} }}}}"
+            "delete", begin, end, f"if (!({{on}})) {{{{ {escaped(text[begin:end])} }}}}"
         )
 
 
-def _escaped(text):
+def escaped(text):
     return text.replace("{", "{{").replace("}", "}}")
 
 
