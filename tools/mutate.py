@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Tries random mutants of daemon/engine: all are in one build, and a number chooses one.
+"""Tries random mutants of a part of the tree, and counts those that its tests catch.
 
-    tools/mutate.py [COUNT] [--seed S]   COUNT mutants (100 if none is given)
-    tools/mutate.py --list [COUNT]       prints them, and builds nothing
+    tools/mutate.py [COUNT] [--seed S]   COUNT mutants of daemon/engine (100 if none is given)
+    tools/mutate.py --of client          of client/; --of pyclient: of the Python package
+    tools/mutate.py --list [COUNT]       prints them, and tries nothing
 
 The seed is printed; without one it is the date. The tests of client/ and of pyclient/ are measured
 with 20261128, which was written here before a mutant of either was tried. tools/mutations.py makes
-the mutants: it negates conditions, drops operands of && and ||, exchanges comparisons and sums, and
-deletes statements. The commit that is checked out is built once in a Git worktree in a temporary
-folder, with all mutants. Then the engine's tests run for each of them, and the simulations with
-seeds that no golden hash covers, until one fails. A test that takes ten times as long as without a
-mutant fails.
+the mutants of C++, tools/python_mutations.py those of Python: conditions are negated, operands of
+"and" and "or" dropped, comparisons and sums exchanged, statements deleted.
+
+The commit that is checked out is in a Git worktree in a temporary folder. C++ is built there once,
+with all mutants, and a number chooses one. The tests run for each mutant until one fails: of the
+engine its own, then the simulations with seeds that no golden hash covers; of the client its own,
+then those of tests/integration that use it. A test that takes ten times as long as without a mutant
+fails. Which tests judge a mutant in Python is said in tools/mutate_python.py.
 
 One line for each mutant says which test caught it, or that it survived. What tools/equivalent.txt
 explains does not count. Exits 0 if at least 95 of 100 others are caught, 1 if not, 2 if nothing
@@ -24,20 +28,19 @@ import concurrent.futures
 import datetime
 import os
 import random
-import re
-import resource
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+import mutate_python
 import mutations
+import one_build
+import python_mutations
 from mutants import scratch_tree
-from shell import bazel
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = "tools/equivalent.txt"
 CAUGHT_OF_100 = 95
+FOLDERS = {"engine": "daemon/engine", "client": "client", "pyclient": "pyclient/memtide"}
 SIMULATIONS = (
     "//tests/sim:sim_test",
     "//tests/sim:rank_test",
@@ -49,23 +52,23 @@ SIMULATIONS = (
 FIRST_SEED = 1_000_001
 # What survives the first round of a simulation is tried with more seeds.
 ROUNDS = (100, 1000)
-# A line of the compiler's that names what does not compile, or what instantiates it.
-_COMPILER = re.compile(
-    r"(daemon/engine/[\w/]+\.cc):(\d+):\d+: +(?:(?:\w+ )*error|required from here)"
-)
-# A mutant that allocates without end must not end others.
-MOST_BYTES = 6 << 30
+# Invariants only tell what is wrong with other code, and no CUDA is for machines without.
+KEPT_OUT = ("_test.cc", "_benchmark.cc", "invariants.cc", "cuda_none.cc")
 
 
-def sources(root):
-    """The engine's own code. Invariants only tell what is wrong with other code."""
-    found = sorted((root / "daemon/engine").rglob("*.cc"))
-    kept_out = ("_test.cc", "invariants.cc")
+def sources(root, of):
+    found = sorted((root / FOLDERS[of]).rglob("*.py" if of == "pyclient" else "*.cc"))
     return [
         str(path.relative_to(root))
         for path in found
-        if not path.name.endswith(kept_out) and "testing" not in path.parts
+        if not path.name.endswith(KEPT_OUT) and "testing" not in path.parts
     ]
+
+
+def pool_of(of, originals):
+    """All mutants of the texts by their paths, in no particular order."""
+    made = python_mutations.mutations if of == "pyclient" else mutations.mutations
+    return [mutation for path, text in originals.items() for mutation in made(path, text)]
 
 
 def equivalents(root):
@@ -82,98 +85,39 @@ def key(mutation):
     return mutation.path, mutation.kind, " ".join(mutation.original.split())
 
 
-def take(pool, chosen, count):
-    """Moves mutations from the shuffled pool to `chosen` until that has `count`."""
-    while len(chosen) < count and pool:
-        candidate = pool.pop()
-        if not any(mutations.overlap(candidate, other) for other in chosen):
-            chosen.append(candidate)
+def rounds_of(root, of):
+    """The tests, each with what its environment has more, in the order in which they are tried."""
+    if of == "client":
+        queries = "tests(//client/...)", "tests(rdeps(//tests/integration/..., //client/...))"
+        return [(test, {}) for query in queries for test in one_build.tests_in(root, query)]
+    rounds = [(test, {}) for test in one_build.tests_in(root, "tests(//daemon/engine/...)")]
+    for seeds in ROUNDS:
+        more = {"MEMTIDE_SIM_FIRST": str(FIRST_SEED), "MEMTIDE_SIM_SEEDS": str(seeds)}
+        rounds += [(test, more) for test in SIMULATIONS]
+    return rounds
 
 
-def write(root, originals, chosen):
-    definition = root / mutations.DEFINED_IN
-    if not definition.exists():
-        definition.write_text(mutations.DEFINITION)
-    for path, text in originals.items():
-        numbered = [(n, m) for n, m in enumerate(chosen, 1) if m.path == path]
-        mutated = mutations.apply(text, numbered) if numbered else text
-        if (root / path).read_text() != mutated:
-            (root / path).write_text(mutated)
+def python_folders(root):
+    return [
+        f"tests/python/{path.name}"
+        for path in sorted((root / "tests/python").iterdir())
+        if path.is_dir() and any(path.glob("test_*.py"))
+    ]
 
 
-def build(root, originals, pool, chosen, count, targets):
-    """Leaves mutations that do not compile out, and takes others instead, until all compile."""
-    while True:
-        take(pool, chosen, count)
-        write(root, originals, chosen)
-        status, output = bazel(root, 'bazel_build -c opt "$@"', *targets)
-        if status == 0:
-            return
-        bad = set(_COMPILER.findall(output))
-        wrong = [m for m in chosen if any((m.path, str(n)) in bad for n in lines_of(m))]
-        if not wrong:
-            print(output, file=sys.stderr)
-            raise RuntimeError("the mutants do not compile, and no line of one is named")
-        for mutation in wrong:
-            print(f"does not compile: {mutation}", flush=True)
-            chosen.remove(mutation)
+def judge_of(programs, rounds):
+    """A function from the number of a mutant to the test that sees it, empty if none does."""
+    for test, environment in rounds:
+        if programs.seconds(test, **environment) is None:
+            raise one_build.BuildError(f"{test} does not pass without a mutant")
 
-
-def lines_of(mutation):
-    return range(mutation.line, mutation.line + mutation.original.count("\n") + 1)
-
-
-class Tests:
-    """The test programs of a tree, which ask MEMTIDE_MUTANT for the mutant."""
-
-    def __init__(self, root, targets):
-        self._root = root
-        binaries = bazel(root, "bazel_bin -c opt")[1].strip().splitlines()[-1]
-        self._programs = [(t, Path(binaries) / t[2:].replace(":", "/")) for t in targets]
-        self._times = {}
-
-    def measure(self):
-        """Runs all without a mutant: they must pass."""
-        for test, program in self._programs:
-            for seeds in self._rounds(test):
-                start = time.monotonic()
-                if not self._passes(program, seeds, 0, timeout=None):
-                    raise RuntimeError(f"{test} does not pass without a mutant")
-                self._times[test, seeds] = time.monotonic() - start
-
-    def catches(self, number):
-        """The test that sees the mutant; empty if none does."""
-        rounds = [(s, test, p) for test, p in self._programs for s in self._rounds(test)]
-        for seeds, test, program in sorted(rounds, key=lambda each: each[0]):
-            timeout = 10 * self._times[test, seeds] + 10
-            if not self._passes(program, seeds, number, timeout):
+    def catches(number):
+        for test, environment in rounds:
+            if programs.sees(number, test, **environment):
                 return test
         return ""
 
-    def _rounds(self, test):
-        return ROUNDS if test in SIMULATIONS else (0,)
-
-    def _passes(self, program, seeds, number, timeout):
-        environment = {
-            **os.environ,
-            "MEMTIDE_MUTANT": str(number),
-            "MEMTIDE_SIM_FIRST": str(FIRST_SEED),
-            "MEMTIDE_SIM_SEEDS": str(seeds),
-        }
-        try:
-            done = subprocess.run(
-                [program, "--gtest_brief=1", "--gtest_fail_fast"],
-                cwd=self._root,
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=timeout,
-                check=False,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES)),
-            )
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+    return catches
 
 
 def report(chosen, catches, explained, workers):
@@ -195,36 +139,56 @@ def report(chosen, catches, explained, workers):
     return 100 * caught >= CAUGHT_OF_100 * counted
 
 
+def try_mutants(tree, options, pool, originals):
+    """Whether the tests of the tree catch enough of them."""
+    chosen: list[mutations.Mutation] = []
+    workers = int(os.environ.get("MEMTIDE_JOBS", "2"))
+    if options.of == "pyclient":
+        one_build.take(pool, chosen, options.count)
+        folders = options.tests or python_folders(tree)
+        catches, workers = mutate_python.judge_of(tree, chosen, originals, folders), 1
+    else:
+        rounds = rounds_of(tree, options.of)
+        targets = sorted({test for test, _ in rounds})
+        one_build.build(tree, originals, pool, chosen, options.count, targets)
+        catches = judge_of(one_build.Programs(tree, targets), rounds)
+    return report(chosen, catches, equivalents(tree), workers)
+
+
 def main(arguments, root=ROOT):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("count", nargs="?", type=int, default=100, metavar="COUNT")
+    parser.add_argument("--of", choices=FOLDERS, default="engine")
     parser.add_argument("--seed", type=int, default=int(f"{datetime.date.today():%Y%m%d}"))
-    parser.add_argument("--list", action="store_true", help="print the mutants, build nothing")
+    parser.add_argument("--tests", nargs="+", help="judges of Python (all folders of tests/python)")
+    parser.add_argument("--list", action="store_true", help="print the mutants, try nothing")
     options = parser.parse_args(arguments)
-    originals = {path: (root / path).read_text() for path in sources(root)}
-    pool = [m for path, text in originals.items() for m in mutations.mutations(path, text)]
-    random.Random(options.seed).shuffle(pool)
-    print(f"seed {options.seed}: {options.count} of {len(pool)} mutants", flush=True)
-    chosen: list[mutations.Mutation] = []
+    paths = sources(root, options.of)
+    pool = pool_of(options.of, {path: (root / path).read_text() for path in paths})
     if options.list:
-        take(pool, chosen, options.count)
+        chosen: list[mutations.Mutation] = []
+        shuffle(pool, options)
+        one_build.take(pool, chosen, options.count)
         print(*chosen, sep="\n")
         return 0
     with scratch_tree(root) as tree:
-        originals = {path: (tree / path).read_text() for path in originals}
-        status, output = bazel(tree, 'bazel_query "$@"', "tests(//daemon/engine/...)")
-        if status != 0:
-            print(output, file=sys.stderr)
+        originals = {path: (tree / path).read_text() for path in sources(tree, options.of)}
+        pool = pool_of(options.of, originals)
+        shuffle(pool, options)
+        try:
+            return 0 if try_mutants(tree, options, pool, originals) else 1
+        except one_build.BuildError as error:
+            print(f"mutate: {error}", file=sys.stderr)
             return 2
-        units = [line for line in output.splitlines() if line.startswith("//")]
-        targets = [*units, *SIMULATIONS]
-        build(tree, originals, pool, chosen, options.count, targets)
-        tests = Tests(tree, targets)
-        tests.measure()
-        workers = int(os.environ.get("MEMTIDE_JOBS", "2"))
-        return 0 if report(chosen, tests.catches, equivalents(tree), workers) else 1
+
+
+def shuffle(pool, options):
+    random.Random(options.seed).shuffle(pool)
+    print(
+        f"seed {options.seed}: {options.count} of {len(pool)} mutants of {options.of}", flush=True
+    )
 
 
 if __name__ == "__main__":
