@@ -162,13 +162,14 @@ def test_a_plan_in_one_line() -> None:
         blocks=(
             BlockPlan(keep, keep, keep),
             BlockPlan(move, keep, keep),
+            BlockPlan(keep, keep, move),
             BlockPlan(move, again, again),
         ),
         predicted=PredictedIteration(elapsed_ns=104),
         unlimited=PredictedIteration(elapsed_ns=100),
     )
     assert plan_outcome.line_of(plan) == (
-        "activations: 3 blocks: 1 kept, 1 moved, 1 recomputed; predicted 1.04x"
+        "activations: 4 blocks: 1 kept, 2 moved, 1 recomputed; predicted 1.04x"
     )
     assert json.loads(json.dumps(plan.as_json()))["blocks"][1]["input"] == move.value
 
