@@ -2,9 +2,10 @@
 """Finds out which test in Python runs which line of pyclient/memtide: covering_tests.py FOLDER JSON
 
 Runs the tests of a folder under coverage.py, with the programs that they start, and writes the
-seconds of each test that passes, and for each line the tests that run it. Processes that are killed
-tell nothing. tests/conftest.py tells coverage.py the test of pytest's process; a program that a
-test starts reads it in its environment. tools/mutate.py runs this in the tests' environment.
+seconds of each test that passes, and for each line the numbers of these tests that run it.
+Processes that are killed tell nothing. tests/conftest.py tells coverage.py the test of pytest's
+process; a program that a test starts reads it in its environment. tools/mutate.py runs this in the
+tests' environment.
 """
 
 import json
@@ -74,12 +75,14 @@ def main(folder, out):
         record(folder, Path(scratch))
         seconds = seconds_of(Path(scratch) / "junit.xml")
         lines = lines_of(Path(scratch) / "data")
-    sorted_lines = {
-        file: {line: sorted(tests) for line, tests in sorted(of_file.items())}
-        for file, of_file in sorted(lines.items())
+    # Tests that judge have numbers, as each runs thousands of lines.
+    numbers = {test: number for number, test in enumerate(seconds)}
+    numbered = {
+        file: {line: sorted(numbers[t] for t in tests & seconds.keys()) for line, tests in of_file}
+        for file, of_file in sorted((file, sorted(each.items())) for file, each in lines.items())
     }
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    Path(out).write_text(json.dumps({"seconds": seconds, "lines": sorted_lines}))
+    Path(out).write_text(json.dumps({"seconds": seconds, "lines": numbered}))
 
 
 if __name__ == "__main__":

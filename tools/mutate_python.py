@@ -46,11 +46,12 @@ def covering(tree, environment, folders):
             command = [environment["MEMTIDE_PY"], "tools/covering_tests.py", folder, str(path)]
             subprocess.run(command, cwd=tree, env=environment, check=True)
         recorded = json.loads(path.read_text())
+        names = list(recorded["seconds"])
         found["seconds"] |= recorded["seconds"]
         for file, lines in recorded["lines"].items():
             of_file = found["lines"].setdefault(file, {})
             for line, tests in lines.items():
-                of_file.setdefault(int(line), set()).update(tests)
+                of_file.setdefault(int(line), set()).update(names[number] for number in tests)
     return found
 
 
@@ -111,6 +112,7 @@ def judge_of(tree, chosen, originals, folders):
         text = originals[mutation.path]
         tests, seconds = judges(mutation, text, recorded)
         if not tests:
+            print(f"no test runs {mutation.path}:{mutation.line}", flush=True)
             return ""
         path = tree / mutation.path
         path.write_text(python_mutations.apply(text, mutation))
