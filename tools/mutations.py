@@ -109,7 +109,8 @@ def apply(text: str, chosen: list[tuple[int, Mutation]]) -> str:
     for number, mutation in sorted(chosen, key=lambda pair: -pair[1].begin):
         mutated = mutation.mutated.format(on=f"g_mutant == {number}")
         text = text[: mutation.begin] + mutated + text[mutation.end :]
-    return re.sub(r"^(?=namespace memtide\b)", lambda _: PRELUDE, text, count=1, flags=re.MULTILINE)
+    first = re.compile(r"^(?=(?:namespace|using)\b)", re.MULTILINE)
+    return first.sub(lambda _: PRELUDE, text, count=1)
 
 
 def overlap(a: Mutation, b: Mutation) -> bool:

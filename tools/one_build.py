@@ -149,13 +149,16 @@ class Programs:
         program = self._binaries / _path("", test)
         with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
             process = subprocess.Popen(
-                [program, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={chosen}"],
+                [program],
                 cwd=f"{program}.runfiles/memtide",
                 env={
                     **os.environ,
                     "TEST_TMPDIR": scratch,
                     **self._environments[test],
                     **environment,
+                    # A fuzzer knows no flags of GoogleTest's.
+                    "GTEST_FILTER": chosen,
+                    "GTEST_FAIL_FAST": "1",
                     "MEMTIDE_MUTANT": str(number),
                 },
                 stdout=subprocess.DEVNULL,
