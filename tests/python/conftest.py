@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -18,6 +19,13 @@ def _interrupts() -> None:
     """A shell starts what runs in its background with SIGINT ignored, and tests would inherit it,
     with the programs that they interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _freeze() -> None:
+    """Many tests collect garbage. What has been imported by now is not looked through each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
