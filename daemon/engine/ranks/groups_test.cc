@@ -122,6 +122,22 @@ TEST_F(GroupsTest, ACommitWaitsForAllRanks) {
   ExpectAll(2);
 }
 
+TEST_F(GroupsTest, ACommitWaitsForARankThatHasNotComeYet) {
+  Step(1);
+  Dies(0);
+  Dies(1);
+  EXPECT_EQ(Open(0), 1u);
+  Compute(0, 2);
+  const CallId first = Commit(0, 2);
+  EXPECT_FALSE(node_.Answered(first));
+  EXPECT_EQ(Open(1), 1u);
+  Compute(1, 2);
+  const CallId second = Commit(1, 2);
+  EXPECT_TRUE(node_.ReplyTo(first).status.ok()) << node_.ReplyTo(first).status;
+  EXPECT_TRUE(node_.ReplyTo(second).status.ok()) << node_.ReplyTo(second).status;
+  ExpectAll(2);
+}
+
 TEST_F(GroupsTest, WithoutOneOfThemNoRankCommitsUntilAllHaveNewSessions) {
   Step(1);
   Compute(0, 2);
