@@ -20,6 +20,8 @@ _COMPILER = re.compile(
 )
 # A mutant that allocates without end must not end others. Address space may be had without end.
 MOST_BYTES = 6 << 30
+# A test that takes longer without a mutant does not pass.
+MOST_SECONDS = 900
 
 
 class BuildError(Exception):
@@ -87,8 +89,8 @@ def tests_in(root, query):
     return [line for line in output.splitlines() if line.startswith("//")]
 
 
-def _environments(root, targets):
-    """What the BUILD files put into the environment of each test."""
+def _settings(root, targets):
+    """The arguments that BUILD files give to each test, and what they put into its environment."""
     found = {}
     script = 'bazel_query --output=xml "$@" 2>/dev/null'
     rules = xml.etree.ElementTree.fromstring(bazel(root, script, f"set({' '.join(targets)})")[1])
@@ -96,7 +98,8 @@ def _environments(root, targets):
         package = rule.attrib["name"].partition(":")[0]
         texts = [each.attrib["value"] for each in rule.findall("dict[@name='env']/pair/string")]
         paths = re.compile(r"\$\(rootpath (.+)\)")
-        found[rule.attrib["name"]] = {
+        arguments = [each.attrib["value"] for each in rule.findall("list[@name='args']/string")]
+        found[rule.attrib["name"]] = arguments, {
             name: _path(package, label.group(1)) if (label := paths.fullmatch(value)) else value
             for name, value in zip(texts[::2], texts[1::2], strict=True)
         }
@@ -114,18 +117,18 @@ class Programs:
     def __init__(self, root, targets):
         self._binaries = Path(bazel(root, "bazel_bin -c opt")[1].strip().splitlines()[-1])
         self._root = root
-        self._environments = _environments(root, targets)
+        self._settings = _settings(root, targets)
         self._seconds = {}
 
     def tests_in(self, query):
         """The tests that a query names, which are built if they were not."""
         tests = tests_in(self._root, query)
-        new = [test for test in tests if test not in self._environments]
+        new = [test for test in tests if test not in self._settings]
         if new:
             status, output = bazel(self._root, 'bazel_build -c opt "$@"', *new)
             if status != 0:
                 raise BuildError(output)
-            self._environments |= _environments(self._root, new)
+            self._settings |= _settings(self._root, new)
         return tests
 
     def seconds(self, test, chosen="*", **environment):
@@ -133,7 +136,7 @@ class Programs:
         key = test, chosen, *environment.items()
         if key not in self._seconds:
             start = time.monotonic()
-            passes = self._passes(test, 0, None, chosen, environment)
+            passes = self._passes(test, 0, MOST_SECONDS, chosen, environment)
             self._seconds[key] = time.monotonic() - start if passes else None
         return self._seconds[key]
 
@@ -149,12 +152,12 @@ class Programs:
         program = self._binaries / _path("", test)
         with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
             process = subprocess.Popen(
-                [program],
+                [program, *self._settings[test][0]],
                 cwd=f"{program}.runfiles/memtide",
                 env={
                     **os.environ,
                     "TEST_TMPDIR": scratch,
-                    **self._environments[test],
+                    **self._settings[test][1],
                     **environment,
                     # A fuzzer knows no flags of GoogleTest's.
                     "GTEST_FILTER": chosen,
