@@ -9,7 +9,6 @@ trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/tools" "$scratch/bin" "$scratch/home"
 cp "$tools/setup" "$tools/lib.sh" "$scratch/tools"
 touch "$scratch/tools/requirements.txt" "$scratch/tools/requirements-test.txt"
-chmod -R a+rX "$scratch"
 
 program() {
   printf '#!/bin/bash\n%s\n' "$2" >"$scratch/bin/$1"
@@ -25,16 +24,15 @@ program tee 'cat >/dev/null'
 program apt-get 'echo "E: Failed to fetch" >&2; exit 100'
 missing='' installed='shift 2; printf "%s installed\n" "$@"'
 
-# says LINE MIB PACKAGES [USER...]: set-up ends with this line where MIB are free on all disks and
-# dpkg-query is PACKAGES.
+# says LINE USER MIB PACKAGES: set-up by this user ends with this line where MIB are free on all
+# disks and dpkg-query is PACKAGES.
 says() {
-  local line=$1 mib=$2 packages=$3 status=0
-  shift 3
+  local line=$1 user=$2 mib=$3 packages=$4 status=0
+  program id "echo $user"
   program df "printf 'Avail\\n$mib\\n'"
   program dpkg-query "$packages"
-  "$@" "$scratch/bin/env" -i "PATH=$scratch/bin" "HOME=$scratch/home" \
-    "MEMTIDE_CACHE=$scratch/home/cache" "$scratch/bin/bash" "$scratch/tools/setup" run \
-    >"$scratch/output" 2>&1 || status=$?
+  env -i "PATH=$scratch/bin" "HOME=$scratch/home" "MEMTIDE_CACHE=$scratch/home/cache" \
+    "$scratch/bin/bash" "$scratch/tools/setup" run >"$scratch/output" 2>&1 || status=$?
   if ((status != 1)) || [[ $(tail -n 1 "$scratch/output") != "setup: $line"* ]]; then
     echo "status $status; expected 1 and \"setup: $line\"" >&2
     cat "$scratch/output" >&2
@@ -43,16 +41,8 @@ says() {
 }
 
 could_not='these Debian packages could not be installed'
-if ((EUID == 0)); then
-  says "$could_not (is there a network?): bazel-bootstrap" 9000 "$missing"
-  says "$could_not (the disk of /tmp is full): bazel-bootstrap" 10 "$missing"
-  other=(setpriv --reuid=65534 --clear-groups)
-  chmod 755 "$scratch"
-else
-  other=()
-fi
-says 'the Python environment takes 6 GiB, and 5000 MiB are free' 5000 "$installed"
-rm -rf "$scratch/home/cache"
-chmod 777 "$scratch/home"
+says "$could_not (is there a network?): bazel-bootstrap" 0 9000 "$missing"
+says "$could_not (the disk of /tmp is full): bazel-bootstrap" 0 10 "$missing"
+says 'the Python environment takes 6 GiB, and 5000 MiB are free' 0 5000 "$installed"
 says 'these Debian packages are missing, and there is no sudo; as root: apt-get install bazel-boot' \
-  9000 "$missing" "${other[@]}"
+  1000 9000 "$missing"
