@@ -7,7 +7,6 @@
 #include "base/mutex.h"
 
 namespace memtide::client {
-namespace {
 
 // The structs of dlpack.h 0.8. Their layout is frozen: later DLPack versions use another struct.
 struct DlDataType {
@@ -32,8 +31,6 @@ struct DlManagedTensor {
 static_assert(sizeof(AddressSpace::DlDevice) == 8 && sizeof(DlTensor) == 48 &&
                   sizeof(DlManagedTensor) == 64,
               "the layout that other libraries read");
-
-}  // namespace
 
 struct DlpackSpans::Returned {
   Mutex mutex;
