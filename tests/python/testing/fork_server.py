@@ -3,7 +3,8 @@
 To import torch takes longer than most of these programs. A forked process is to the program what a
 new interpreter is: nothing seems imported. A module that this process has imported is put into
 `sys.modules` again when the program imports it, by a finder, so that what acts at the import of
-torch acts. `memtide` is not imported here.
+torch acts. `memtide` is not imported here. One thing differs: what a module imports from another by
+name, it has before a program can replace it.
 
 Started with a socket that listens as its standard input, whose path is its argument, and ends when
 the process that started it ends. It has one thread, and never computes, as the thread pools of
