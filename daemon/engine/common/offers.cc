@@ -234,7 +234,6 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
     known->second = {item.version, digest};
     contents.Offer(digest, session.id, item.id);
     if (offer.repeats) CountOffer(chunks_[*Find(session, item.id)]);
-    if (contents.Find(digest) == nullptr) OfferAlike(session, digest);
     offer.open.push_back(item);
   }
   offer.in_part.clear();
