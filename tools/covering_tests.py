@@ -18,6 +18,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import coverage
+from shell import command
 
 ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = """[run]
@@ -35,10 +36,10 @@ def record(folder, scratch):
     settings = scratch / "coveragerc"
     settings.write_text(_SETTINGS.format(root=ROOT, scratch=scratch))
     (scratch / "data").mkdir()
-    script = 'source tools/lib.sh; run_pytest "$MEMTIDE_PY" -q -n "${MEMTIDE_JOBS:-2}" "$@"'
+    script = 'run_pytest "$MEMTIDE_PY" -q -n "${MEMTIDE_JOBS:-2}" "$@"'
     more = ["--dist", "worksteal", f"--junitxml={scratch}/junit.xml", folder]
     subprocess.run(
-        ["bash", "-c", script, "covering_tests", *more],
+        command(script, *more),
         cwd=ROOT,
         env={**os.environ, "COVERAGE_PROCESS_START": str(settings)},
         stdout=sys.stderr,

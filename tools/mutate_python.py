@@ -16,7 +16,7 @@ from pathlib import Path
 
 import python_mutations
 from one_build import BuildError
-from shell import bazel
+from shell import bazel, command
 
 # What the tests that judge one mutant take together without it.
 MOST_SECONDS = 60
@@ -43,8 +43,8 @@ def covering(tree, environment, folders):
         path = folder_of_hash / (folder.replace("/", "-") + ".json")
         if not path.exists():
             print(f"recording which line runs in {folder}", flush=True)
-            command = [environment["MEMTIDE_PY"], "tools/covering_tests.py", folder, str(path)]
-            subprocess.run(command, cwd=tree, env=environment, check=True)
+            recorder = [environment["MEMTIDE_PY"], "tools/covering_tests.py", folder, str(path)]
+            subprocess.run(recorder, cwd=tree, env=environment, check=True)
         recorded = json.loads(path.read_text())
         names = list(recorded["seconds"])
         found["seconds"] |= recorded["seconds"]
@@ -75,9 +75,9 @@ def judges(mutation, text, recorded):
 
 def run_tests(tree, environment, tests, timeout):
     """The test that fails, or why none could run; empty if all pass."""
-    script = 'source tools/lib.sh; run_pytest "$MEMTIDE_PY" -q -x --no-header --tb=no "$@"'
+    script = 'run_pytest "$MEMTIDE_PY" -q -x --no-header --tb=no "$@"'
     process = subprocess.Popen(
-        ["bash", "-c", script, "mutate", *tests],
+        command(script, *tests),
         cwd=tree,
         env=environment,
         stdout=subprocess.PIPE,

@@ -77,7 +77,7 @@ class _Source:
 
 
 def _of_statements(source, node):
-    """What only types or an assertion say is no behaviour."""
+    """The mutations below a node. Types and assertions are no behaviour."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Assert | ast.Import | ast.ImportFrom | ast.AnnAssign | ast.arg):
             if isinstance(child, ast.AnnAssign) and child.value is not None:

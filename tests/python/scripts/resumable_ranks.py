@@ -61,7 +61,6 @@ def train(steps: int) -> None:
     dist.barrier()
     if rank == 0 and "AT_END" in os.environ:
         subprocess.run([sys.executable, *os.environ["AT_END"].split()], check=True)
-    dist.barrier()
 
 
 def start(rank: int, steps: int) -> None:
