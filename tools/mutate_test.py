@@ -25,6 +25,8 @@ bool Fits(const Job& job, int size) {
   }
   for (int i = 0; i < size; ++i) job.text = "x == y";
   if (const Job* other = Find(job)) return other == &job;
+  MEMTIDE_ASSIGN_OR_RETURN(const int left, Left(job));
+  MEMTIDE_ASSIGN_OR_RETURN(size, Left(job));
   return false;
 }
 }  // namespace memtide
@@ -64,7 +66,8 @@ class Mutations(unittest.TestCase):
                 "a.cc:8: flip: true",
                 "a.cc:10: < to <=: i < size",
                 "a.cc:11: == to !=: other == &job",
-                "a.cc:12: flip: false",
+                "a.cc:13: delete: MEMTIDE_ASSIGN_OR_RETURN(size, Left(job));",
+                "a.cc:14: flip: false",
             },
         )
 
@@ -82,7 +85,7 @@ class Mutations(unittest.TestCase):
     def test_chosen_mutations_do_not_overlap(self):
         chosen: list[mutations.Mutation] = []
         one_build.take(sorted(self.found.values(), key=str), chosen, 100)
-        self.assertEqual(len({each.line for each in chosen}), 7)
+        self.assertEqual(len({each.line for each in chosen}), 8)
         for one in chosen:
             self.assertFalse(any(mutations.overlap(one, o) for o in chosen if o is not one))
 

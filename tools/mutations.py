@@ -36,8 +36,9 @@ _STATEMENT = re.compile(
     r"[ \n]*((\+\+|--)?\*?[\w.:\[\]]+(->[\w.:\[\]]+)*(\(| (=|\+=|-=|\|=|&=) |;))"
 )
 _NO_STATEMENT = re.compile(
-    r"[ \n]*(MEMTIDE_CHECK|MEMTIDE_ASSIGN|static_assert|return|break|continue|case|default|using|"
-    r"if|for|while|switch|else|do|delete|public|private)\b"
+    r"[ \n]*((MEMTIDE_CHECK|static_assert|return|break|continue|case|default|using|if|for|while|"
+    r"switch|else|do|delete|public|private)\b|"
+    r"MEMTIDE_ASSIGN_OR_RETURN(?!\([\w.]+,))"  # It declares what the next lines name.
 )
 _CHECK = re.compile(r"\b(MEMTIDE_CHECK|static_assert)\(")
 
