@@ -2,18 +2,14 @@
 #ifndef MEMTIDE_TESTS_SIM_CLIENTS_RUN_CLIENTS_H_
 #define MEMTIDE_TESTS_SIM_CLIENTS_RUN_CLIENTS_H_
 
-#include <cstdint>
-#include <ostream>
-
-#include "tests/sim/clients/client_simulation.h"
+#include "tests/sim/families.h"
 
 namespace memtide::sim {
 
-// Expects that `seeds` seeds, or those of the environment (see RunSeeds), keep every promise, and
-// that `seeds` seeds reach each probe from `first` to `last`. Every 16th seed runs twice, in the
-// same way.
-void RunClients(uint64_t seeds, ClientOutcome (*run)(uint64_t seed, std::ostream* echo),
-                ClientProbe first, ClientProbe last);
+// Expects that the family's seeds, or those of the environment (see RunSeeds), keep every promise
+// in the way that golden_hashes.txt says, or in the same way twice, and that the family's seeds
+// reach each probe from `first` to `last`.
+void RunClients(const ClientFamily& family, ClientProbe first, ClientProbe last);
 
 }  // namespace memtide::sim
 
