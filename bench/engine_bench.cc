@@ -1,6 +1,7 @@
 // Measures the engine alone: events a second on one core, and the bytes of its tables for a chunk.
 //
 //   engine_bench [--quick]
+//   engine_bench --uses=N [--moving]   only that, for tools/fetch_cost, which counts instructions
 //
 // Node replaces the edges with the least code: it makes regions and stores and finishes transfers
 // at once.
@@ -21,6 +22,8 @@
 #include "daemon/engine/engine.h"
 
 ABSL_FLAG(bool, quick, false, "fewer and shorter rounds");
+ABSL_FLAG(int, uses, -1, "measures nothing, and uses that many chunks");
+ABSL_FLAG(bool, moving, false, "each of these uses writes a victim back and reads a chunk");
 
 namespace memtide {
 namespace {
@@ -196,6 +199,16 @@ void MeasureDecisions() {
   rounds.Print();
 }
 
+// Uses that many chunks after all have been used once; prints nothing.
+void UseChunks(int uses, bool moving) {
+  constexpr uint32_t kChunks = 64;
+  const uint32_t slots = moving ? kChunks / 4 : kChunks;
+  Node node(slots, slots, /*ssd_slots=*/2 * kChunks);
+  const std::vector<ChunkId> chunks = node.Allocate(kChunks);
+  for (const ChunkId chunk : chunks) node.Use(chunk, Access::kWrite);
+  for (int i = 0; i < uses; ++i) node.UseNext(chunks, moving ? Access::kWrite : Access::kRead);
+}
+
 size_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
   // malloc takes large blocks from mmap, and counts them in hblkhd alone.
@@ -227,6 +240,10 @@ void MeasureTables() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  if (const int uses = absl::GetFlag(FLAGS_uses); uses >= 0) {
+    memtide::UseChunks(uses, absl::GetFlag(FLAGS_moving));
+    return 0;
+  }
   memtide::PinThisThread(0);
   memtide::MeasureTables();
   memtide::MeasureEvents();

@@ -48,7 +48,7 @@ BANNED_CALLS = (
 )
 RAW_NEW = re.compile(r"\bnew\s*\(|\bnew\s+[\w:]|(?<!=)(?<!= )(?<!operator )\bdelete\b(?!\s*;)")
 
-_TOKENS = re.compile(
+TOKENS = re.compile(
     r'R"(?P<tag>[^()\s]*)\(.*?\)(?P=tag)"'  # raw string
     r'|"(?:\\.|[^"\\\n])*"'
     r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])*'"  # not the separator in 1'000
@@ -66,7 +66,7 @@ def blank(text):
             return match.group()
         return re.sub(r"[^\n]", " ", match.group())
 
-    return _TOKENS.sub(blanked, text)
+    return TOKENS.sub(blanked, text)
 
 
 def grep(pattern, message):
