@@ -538,7 +538,10 @@ class EngineState {
   // --- forecast/predict.cc ---
   void On(const ReportCall& event);
   absl::Status CheckMoments(const std::vector<MomentReport>& moments) const;
-  void Learn(const Session& session, const std::vector<MomentReport>& moments);
+  // `by`: parts of steps use chunks beside the script, in any order.
+  enum class UsedBy { kScript, kPart };
+  void Learn(const Session& session, const std::vector<MomentReport>& moments,
+             UsedBy by = UsedBy::kScript);
   void EndIteration(Job& job, uint64_t clock);
   absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
   bool IsSuperseded(const Chunk& chunk) const;

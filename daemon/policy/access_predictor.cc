@@ -24,21 +24,22 @@ absl::optional<uint32_t> AccessPredictor::EventAt(VirtualTime time) const {
 absl::optional<Member> AccessPredictor::At(VirtualTime time) const {
   const absl::optional<uint32_t> event = EventAt(time);
   if (!event.has_value()) return absl::nullopt;
-  return *event & 1 ? kNobody : MemberOf(*event);
+  return KindOf(*event) == kFree ? kNobody : MemberOf(*event);
 }
 
 bool AccessPredictor::IsFreedNext(Member member) const {
-  return EventAt(NextUse(member)) == FreeOf(member);
+  return EventAt(NextUse(member)) == EventOf(member, kFree);
 }
 
 std::vector<ResidencyPlan::Event> AccessPredictor::Events() const {
-  using Kind = ResidencyPlan::Event::Kind;
+  using EventKind = ResidencyPlan::Event::Kind;
   std::vector<ResidencyPlan::Event> events(followed().uses.size());
   for (size_t i = 0; i < events.size(); ++i) {
     const uint32_t event = followed().uses[i];
-    const Kind use = followed().writes[i] ? Kind::kWrite : Kind::kRead;
+    const EventKind use = followed().writes[i] ? EventKind::kWrite : EventKind::kRead;
     const std::vector<uint32_t>& clock = followed().clock;
-    events[i] = {MemberOf(event), event & 1 ? Kind::kFree : use, clock[i + 1] - clock[i]};
+    events[i] = {MemberOf(event), KindOf(event) == kFree ? EventKind::kFree : use,
+                 clock[i + 1] - clock[i]};
   }
   return events;
 }
@@ -93,7 +94,15 @@ uint64_t AccessPredictor::MicrosUntil(VirtualTime time) const {
 }
 
 void AccessPredictor::Use(Member member, uint64_t clock, bool writes) {
-  Record(UseOf(member), clock, writes);
+  NoteUse(member, kUse, clock, writes);
+}
+
+void AccessPredictor::UseByPart(Member member, uint64_t clock, bool writes) {
+  NoteUse(member, kUseByPart, clock, writes);
+}
+
+void AccessPredictor::NoteUse(Member member, Kind kind, uint64_t clock, bool writes) {
+  Record(EventOf(member, kind), clock, writes);
   History& used = histories_[member.value()];
   if (used.last != VirtualTime()) {
     const uint64_t gap = std::max<uint64_t>(1, now() - std::min(now(), used.last));
@@ -109,7 +118,7 @@ void AccessPredictor::Free(Member member, uint64_t clock) {
   // Freeing a member that was never used predicts nothing.
   const uint32_t number = member.value();
   if (number >= histories_.size() || histories_[number].last == VirtualTime()) return;
-  Record(FreeOf(member), clock, /*writes=*/false);
+  Record(EventOf(member, kFree), clock, /*writes=*/false);
 }
 
 void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
@@ -129,6 +138,12 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
   // Without a prediction each event advances the time by one.
   if (!has_prediction()) {
     ++base_;
+  } else if (IsByPart(event)) {
+    if (FindByPart(event)) {
+      ++matched_;
+    } else {
+      ExpectAfterGap(event);
+    }
   } else if (FindNear(event) || FindAnywhere(event)) {
     ++matched_;
   } else {
@@ -140,6 +155,7 @@ void AccessPredictor::Record(uint32_t event, uint64_t clock, bool writes) {
 void AccessPredictor::ArriveAt(uint32_t place) {
   const std::vector<uint32_t>& uses = followed().uses;
   for (; at_ <= place; ++at_) {
+    if (IsAwaited(at_)) continue;  // It may come at any time.
     const Member member = MemberOf(uses[at_]);
     // A use out of order may have set a later prediction already: that one stays.
     if (histories_[member.value()].next <= base_ + at_) Expect(member, AfterPlace(at_));
@@ -147,15 +163,39 @@ void AccessPredictor::ArriveAt(uint32_t place) {
   guess_ = kNone;
 }
 
+bool AccessPredictor::IsAwaited(uint32_t place) const {
+  return IsByPart(followed().uses[place]) && (place >= seen_.size() || !seen_[place]);
+}
+
+bool AccessPredictor::FindByPart(uint32_t event) {
+  const RecordedIteration& iteration = followed();
+  const Member member = MemberOf(event);
+  if (member.value() >= iteration.first.size()) return false;
+  uint32_t place = iteration.first[member.value()];
+  while (place != kNone && (iteration.uses[place] != event || !IsAwaited(place))) {
+    place = iteration.next[place];
+  }
+  if (place == kNone) return false;
+  if (place >= seen_.size()) seen_.resize(place + 1);
+  seen_[place] = true;
+  if (histories_[member.value()].next <= base_ + place) Expect(member, AfterPlace(place));
+  // The script may go on with what is behind the parts.
+  while (at_ < iteration.uses.size() && IsByPart(iteration.uses[at_]) && !IsAwaited(at_)) ++at_;
+  return true;
+}
+
 // A use a few places ahead means that the uses in between were left out, which needs no
 // confirmation.
 bool AccessPredictor::FindNear(uint32_t event) {
   const std::vector<uint32_t>& uses = followed().uses;
-  const size_t end = std::min<size_t>(uses.size(), at_ + kNear);
-  for (uint32_t place = at_; place < end; ++place) {
-    if (uses[place] != event) continue;
-    ArriveAt(place);
-    return true;
+  const size_t end = std::min<size_t>(uses.size(), at_ + kFar);
+  uint32_t passed = 0;  // The script's events between.
+  for (uint32_t place = at_; place < end && passed < kNear; ++place) {
+    if (uses[place] == event) {
+      ArriveAt(place);
+      return true;
+    }
+    passed += !IsByPart(uses[place]);
   }
   return false;
 }
@@ -177,6 +217,7 @@ bool AccessPredictor::FindAnywhere(uint32_t event) {
       base_ += followed().uses.size();
       followed_ = followed().successor;
       at_ = 0;
+      seen_.clear();
       ExpectAll();
     }
     ArriveAt(place);
@@ -198,7 +239,13 @@ void AccessPredictor::ExpectUnforeseen(uint32_t event) {
     guess_ = static_cast<uint32_t>(used.next - (guess_wraps_ ? end : base_)) + 1;
     return;
   }
-  // The member's last gap is the best estimate; for a first use, one iteration.
+  ExpectAfterGap(event);
+}
+
+// The member's last gap is the best estimate; for a first use, one iteration.
+void AccessPredictor::ExpectAfterGap(uint32_t event) {
+  const Member member = MemberOf(event);
+  const History& used = histories_[member.value()];
   const uint64_t gap =
       used.last == VirtualTime() ? followed().uses.size() : now() - std::min(now(), used.last);
   Expect(member, now() + std::max<uint64_t>(1, gap));
@@ -238,13 +285,38 @@ void AccessPredictor::Fill(RecordedIteration* iteration) const {
   }
 }
 
+uint64_t AccessPredictor::HashOf(const std::vector<uint32_t>& events) {
+  constexpr uint64_t kPrime = 1099511628211u;
+  uint64_t script = 14695981039346656037u, parts = 0;  // FNV-1a, by events.
+  for (const uint32_t event : events) {
+    if (IsByPart(event)) {
+      parts += (event + 1) * kPrime;
+    } else {
+      script = (script ^ event) * kPrime;
+    }
+  }
+  return script ^ parts;
+}
+
+bool AccessPredictor::AreAlike(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+  if (a == b) return true;
+  if (a.size() != b.size()) return false;
+  // Those of the script in their order, and behind them those of parts in the order of members.
+  const auto sorted = [](std::vector<uint32_t> events) {
+    const auto parts = std::stable_partition(events.begin(), events.end(),
+                                             [](uint32_t event) { return !IsByPart(event); });
+    std::sort(parts, events.end());
+    return events;
+  };
+  return sorted(a) == sorted(b);
+}
+
 // Index of the RecordedIteration that now holds record_; kNone if record_ is not worth keeping.
 uint32_t AccessPredictor::Learn() {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a, by events.
-  for (const uint32_t event : record_) hash = (hash ^ event) * 1099511628211u;
+  const uint64_t hash = HashOf(record_);
   for (uint32_t i = 0; i < iterations_.size(); ++i) {
     // Equal hashes are compared in full: a collision would predict another iteration.
-    if (iterations_[i].hash == hash && iterations_[i].uses == record_) return i;
+    if (iterations_[i].hash == hash && AreAlike(iterations_[i].uses, record_)) return i;
   }
   uint32_t chosen = kNone;
   if (has_prediction()) {
@@ -281,7 +353,7 @@ void AccessPredictor::EndIteration(uint64_t clock) {
   clocks_.push_back(static_cast<uint32_t>(std::min<uint64_t>(clock - began_, UINT32_MAX)));
   const uint64_t length = has_prediction() ? followed().uses.size() : 0;
   const uint32_t last_followed = followed_;
-  const bool same = has_prediction() && record_ == followed().uses;
+  const bool same = has_prediction() && AreAlike(record_, followed().uses);
   last_iteration_ = {last_iteration_.number + 1,
                      static_cast<uint32_t>(record_.size()),
                      static_cast<uint32_t>(length),
@@ -293,6 +365,7 @@ void AccessPredictor::EndIteration(uint64_t clock) {
   // end still hold.
   base_ = std::max(base_ + length, now());
   at_ = 0;
+  seen_.clear();
   if (was != kNone) {
     last_iteration_.remembered = true;
     // The newest times of the uses replace older ones, because the speed of a job may change.

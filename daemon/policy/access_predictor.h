@@ -8,6 +8,10 @@
 // once if the use is a few places ahead, and anywhere else when two uses in a row agree. A member
 // that the recorded iteration does not use is predicted from the time between its last two uses.
 //
+// The parts of an optimizer step run in threads beside the script, so that their uses come in any
+// order among the script's. They have their recorded places, and may come before or after these: a
+// repeated iteration has the script's uses in their order, and those of parts in any.
+//
 // Several iterations are recorded (training and evaluation, or two models in turn), each with the
 // one that last followed it. An iteration that nearly repeats (mixture of experts) replaces its
 // earlier form. An iteration that was cut short is not recorded.
@@ -39,6 +43,8 @@ class AccessPredictor {
   // Reports a use of `member` at `clock`, in microseconds. The clock stops while the job waits for
   // memory, so that a use has the same time in each iteration, however long its fetches took.
   void Use(Member member, uint64_t clock, bool writes = false);
+  // Reports the same of a part of a step, which runs beside the script.
+  void UseByPart(Member member, uint64_t clock, bool writes = false);
   // Reports that the member's content was freed: it is dead until its next write. Frees are
   // predicted like uses.
   void Free(Member member, uint64_t clock);
@@ -64,7 +70,7 @@ class AccessPredictor {
 
   // The member predicted to be used at `time`, which is between now() and the end of the next
   // iteration; kNobody if the event at that time is a free, nullopt outside that range.
-  static constexpr Member kNobody{~uint32_t{0} >> 1};
+  static constexpr Member kNobody{~uint32_t{0} >> 2};
   absl::optional<Member> At(VirtualTime time) const;
   // Microseconds from now() to `time`, as measured in earlier iterations. REQUIRES: At(time) has a
   // value.
@@ -90,7 +96,7 @@ class AccessPredictor {
     uint32_t uses = 0;           // Events in the iteration.
     uint32_t expected = 0;       // Events in the iteration that was followed; 0 if none was.
     uint32_t as_expected = 0;    // Events that the followed iteration has, in its order.
-    bool misprediction = false;  // The two differ in at least one event.
+    bool misprediction = false;  // The two differ in an event, or in the order of the script's.
     bool remembered = false;     // As a RecordedIteration.
   };
   const Iteration& last_iteration() const { return last_iteration_; }
@@ -100,22 +106,31 @@ class AccessPredictor {
   // A use fewer than this many places ahead is taken for the current place without confirmation.
   static constexpr uint32_t kNear = 8;
 
+  // A use this many places ahead is no use a few places ahead, even if all between are of parts.
+  static constexpr uint32_t kFar = 256;
+
   struct RecordedIteration {
     std::vector<uint32_t> uses;   // Events, in order.
     std::vector<bool> writes;     // By use.
     std::vector<uint32_t> next;   // By use: place of the same member's next event, or kNone.
     std::vector<uint32_t> first;  // By member: place of its first event, or kNone.
     std::vector<uint32_t> clock;  // By use, then the end: microseconds since the first use.
-    uint64_t hash = 0;
-    uint64_t last_seen = 0;  // Number of the last iteration that matched it.
-    uint32_t successor = 0;  // Index of the RecordedIteration that followed it.
+    uint64_t hash = 0;            // As HashOf.
+    uint64_t last_seen = 0;       // Number of the last iteration that matched it.
+    uint32_t successor = 0;       // Index of the RecordedIteration that followed it.
   };
-  // An event is twice the member's number for a use, and one more for a free.
-  static uint32_t UseOf(Member member) { return member.value() << 1; }
-  static uint32_t FreeOf(Member member) { return member.value() << 1 | 1; }
-  static Member MemberOf(uint32_t event) { return Member(event >> 1); }
+  // An event is the member's number and two bits for its kind.
+  enum Kind : uint32_t { kUse = 0, kFree = 1, kUseByPart = 2 };
+  static uint32_t EventOf(Member member, Kind kind) { return member.value() << 2 | kind; }
+  static Kind KindOf(uint32_t event) { return static_cast<Kind>(event & 3); }
+  static bool IsByPart(uint32_t event) { return KindOf(event) == kUseByPart; }
+  static Member MemberOf(uint32_t event) { return Member(event >> 2); }
+  // Equal for iterations that differ in the order of their parts' uses alone.
+  static uint64_t HashOf(const std::vector<uint32_t>& events);
+  static bool AreAlike(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b);
   absl::optional<uint32_t> EventAt(VirtualTime time) const;
   void Record(uint32_t event, uint64_t clock, bool writes);
+  void NoteUse(Member member, Kind kind, uint64_t clock, bool writes);
   // What is known of a member.
   struct History {
     VirtualTime next = kUnknown;
@@ -133,9 +148,14 @@ class AccessPredictor {
   void Expect(Member member, VirtualTime time);
   // The current event is the one at `place`; the events before it were skipped.
   void ArriveAt(uint32_t place);
+  // A part's use has its place before or after the current one, which it does not move.
+  bool FindByPart(uint32_t event);
+  // Whether the event at the place is a part's use that has not come yet.
+  bool IsAwaited(uint32_t place) const;
   bool FindNear(uint32_t event);
   bool FindAnywhere(uint32_t event);
   void ExpectUnforeseen(uint32_t event);
+  void ExpectAfterGap(uint32_t event);
   VirtualTime Estimate(const History& history) const;
   void ExpectAll();
   void ExpectOthers();
@@ -146,6 +166,7 @@ class AccessPredictor {
   uint32_t followed_ = kNone;  // Index of the iteration that is followed.
   uint32_t previous_ = kNone;  // Index of what the last iteration was.
   uint32_t at_ = 0;            // Place of the next predicted event.
+  std::vector<bool> seen_;     // By place: uses by parts that have come, up to the last of them.
   VirtualTime base_;           // The time of the followed iteration's first event.
   uint32_t guess_ = kNone;     // Place after an unexpected event; the next event confirms it.
   bool guess_wraps_ = false;

@@ -95,6 +95,52 @@ TEST(AccessPredictorTest, ARepeatedIterationIsKnownUseByUse) {
   }
 }
 
+// An upper-case letter is a use by a part of a step.
+void UseBoth(AccessPredictor* predictor, const std::string& uses) {
+  for (const char use : uses) {
+    if (use >= 'a') {
+      predictor->Use(Named(use), 0);
+    } else {
+      predictor->UseByPart(Named(static_cast<char>(use - 'A' + 'a')), 0);
+    }
+  }
+}
+
+TEST(AccessPredictorTest, UsesByPartsComeInAnyOrderAmongTheScripts) {
+  AccessPredictor predictor;
+  UseBoth(&predictor, "abcCdDeE");
+  predictor.EndIteration(0);
+  for (const char* uses : {"abcdeCDE", "abcdDeEC", "abcCdDeE", "abcdeEDC"}) {
+    UseBoth(&predictor, uses);
+    predictor.EndIteration(0);
+    EXPECT_FALSE(predictor.last_iteration().misprediction) << uses;
+    EXPECT_EQ(predictor.last_iteration().as_expected, 8u) << uses;
+  }
+  EXPECT_TRUE(predictor.repeats());
+  // The script's order counts, and so does each of the parts' uses.
+  for (const char* uses : {"abdcCDeE", "abcCdDeD", "abcCdDe"}) {
+    UseBoth(&predictor, uses);
+    predictor.EndIteration(0);
+    EXPECT_TRUE(predictor.last_iteration().misprediction) << uses;
+    UseBoth(&predictor, "abcCdDeE");
+    predictor.EndIteration(0);
+  }
+}
+
+TEST(AccessPredictorTest, AUseByAPartIsDueUntilItComes) {
+  AccessPredictor predictor;
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    UseBoth(&predictor, "abcCdeba");
+    predictor.EndIteration(0);
+  }
+  UseBoth(&predictor, "abcd");
+  EXPECT_EQ(Distance(predictor, 'c'), 0u) << "the script is beyond its place";
+  EXPECT_EQ(Distance(predictor, 'b'), 1u);
+  UseBoth(&predictor, "C");
+  EXPECT_EQ(Distance(predictor, 'c'), 5u) << "in the next iteration";
+  EXPECT_EQ(Distance(predictor, 'e'), 0u) << "the script's place has not moved";
+}
+
 TEST(AccessPredictorTest, OnlyWhatWasUsedChangesWhileTheOrderHolds) {
   AccessPredictor predictor;
   Iterate(&predictor, "abcdabcd");

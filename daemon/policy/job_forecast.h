@@ -30,6 +30,9 @@ class JobForecast {
  public:
   // Report what the job does; see AccessPredictor.
   void Use(Member member, uint64_t clock, bool writes) { predictor_.Use(member, clock, writes); }
+  void UseByPart(Member member, uint64_t clock, bool writes) {
+    predictor_.UseByPart(member, clock, writes);
+  }
   void Free(Member member, uint64_t clock) { predictor_.Free(member, clock); }
   // Ends the iteration. The next plan is for `slots`, with all uses on the tier `upper`; nullopt:
   // no plan is possible. False: the iteration had no event. REQUIRES: upper != Tier::kSsd.

@@ -75,7 +75,7 @@ void EngineState::LearnStep(const Session& session, const StepCall& event) {
   for (size_t i = 0; i < event.chunks.size(); ++i) {
     uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
   }
-  Learn(session, {std::move(uses)});
+  Learn(session, {std::move(uses)}, UsedBy::kPart);
 }
 
 void EngineState::On(const StepCall& event) {

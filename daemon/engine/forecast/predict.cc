@@ -34,7 +34,8 @@ void EngineState::On(const ReportCall& event) {
   Answer(event.call);
 }
 
-void EngineState::Learn(const Session& session, const std::vector<MomentReport>& moments) {
+void EngineState::Learn(const Session& session, const std::vector<MomentReport>& moments,
+                        UsedBy by) {
   Job& job = *session.job;
   // Ranks do the same at the same time. One of them is followed.
   if (job.ranks > 1 && job.sessions.front() != session.id) return;
@@ -53,9 +54,13 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
       // The chunk was freed after its use, or the client sent a wrong id.
       if (!index.has_value()) continue;
       const Member member = chunks_[*index].member;
-      job.trace.Use(
-          member, use.access == Access::kWrite ? TracedOperation::kWrite : TracedOperation::kRead);
-      job.forecast.Use(member, clock, use.access == Access::kWrite);
+      const bool writes = use.access == Access::kWrite;
+      job.trace.Use(member, writes ? TracedOperation::kWrite : TracedOperation::kRead);
+      if (by == UsedBy::kPart) {
+        job.forecast.UseByPart(member, clock, writes);
+      } else {
+        job.forecast.Use(member, clock, writes);
+      }
       chunks_[*index].prefetched_to.Clear();
     }
     if (!moment.ends_iteration) continue;
