@@ -6,8 +6,8 @@ A file is a tidy_test.File: only its path, text and lines are used.
 import ast
 import re
 
-# A package imports only itself and what stands in a row below its own. Imports inside functions and
-# those for types count, so that no circle can hide.
+# A package imports only itself and what stands in a row below its own. Imports inside functions,
+# those for types and those by importlib count, so that no circle can hide.
 LAYERS = (
     ("__main__",),
     ("_cli", "_metrics"),
@@ -39,13 +39,16 @@ def row_of(package):
 
 
 def memtide_imports(file):
-    """(line, dotted module) of each import of memtide in a file in Python, at any depth."""
+    """(line, dotted module) of each import of memtide in a file in Python, at any depth: by a
+    statement, or by importlib.import_module of a literal."""
     for node in ast.walk(ast.parse(file.text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = "." * node.level + (node.module or "")
             names = [f"{package}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
         else:
             continue
         for name in names:
@@ -168,7 +171,13 @@ def import_circles(files):
 def check_the_rules(make_file):
     """Complaints about rules that do not see what is planted here."""
     folder = "pyclient/memtide/_memory"
-    for text in ("from memtide._api import a", "from . import b", "import memtide._new"):
+    for text in (
+        "from memtide._api import a",
+        "from . import b",
+        "import memtide._new",
+        "import importlib\nimportlib.import_module('memtide._api')",
+        "from importlib import import_module\nimport_module('memtide._api')",
+    ):
         if not list(check_layering(make_file(f"{folder}/a.py", text + "\n"))):
             yield f"rule python-layering does not see {text!r}"
     for path in ("pyclient/memtide/memory/a.py", "pyclient/memtide/api.py"):
@@ -198,7 +207,12 @@ def check_the_rules(make_file):
     if list(check_device_types(make_file(DEVICES, "def f(t):\n    return t.is_cuda\n"))):
         yield "rule device-types objects to the file that has the function"
     a_circle = {"a": "def f():\n    from memtide._memory import b\n", "b": "", "c": ""}
-    for text, circles in (("from memtide._memory.a import f\n", 1), ("import memtide\n", 0)):
+    by_name = "import importlib\nimportlib.import_module('memtide._memory.a').f()\n"
+    for text, circles in (
+        ("from memtide._memory.a import f\n", 1),
+        (by_name, 1),
+        ("import memtide\n", 0),
+    ):
         files = [make_file(f"{folder}/{n}.py", t) for n, t in {**a_circle, "b": text}.items()]
         if len(list(import_circles(files))) != circles:
             yield f"import_circles() does not see what {text!r} makes"
