@@ -247,9 +247,9 @@ def _graph(flags: argparse.Namespace) -> _Action:
 
 
 def _ways(flags: argparse.Namespace) -> _Action:
-    from memtide._cli.plan_ways import run_ways
+    from memtide._cli.plan_device_strategies import run_device_strategies
 
-    return run_ways(_question(flags), as_json=flags.json)
+    return run_device_strategies(_question(flags), as_json=flags.json)
 
 
 def _question(flags: argparse.Namespace, machine: Machine | None = None) -> Question:

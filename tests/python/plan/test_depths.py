@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.further import corrected, grown
+from memtide._plan.estimate.extrapolated_steps import corrected, grown
 from memtide._plan.machine import Device, Drive, Machine
 from memtide._plan.model import Block, Model
 from memtide._plan.training import Training

@@ -1,4 +1,4 @@
-"""The best way of using a machine's devices for one training."""
+"""The best strategy of using a machine's devices for one training."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import math
 from dataclasses import replace
 
 from memtide._plan.answer import Choice
+from memtide._plan.devices.device_strategies import DevicesPlan, DeviceStrategy, passes
 from memtide._plan.devices.pipelines import Pipelines
-from memtide._plan.devices.ways import DevicesPlan, Way, passes
 from memtide._plan.estimate import estimate
-from memtide._plan.estimate.ways import way_of
+from memtide._plan.estimate.system_strategies import strategy_of
 from memtide._plan.estimate.work import Rates, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
 
-# Data parallel ways, and the system of estimate/ways.py that has each: memtide, and those of fixed
-# rules, with states whole on each device, in shards on devices, and in shards elsewhere.
+# Data parallel strategies, and the system of estimate/system_strategies.py that has each: memtide,
+# and those of fixed rules, with states whole on each device, in shards on devices, and in shards
+# elsewhere.
 SYSTEMS = {
     "one device": "memtide",
     "shared on the host": "memtide",
@@ -34,21 +35,23 @@ _PLACES = {"device": "on devices", "host": "in host memory", "drive": "on drives
 
 def best(model: Model, training: Training, machine: Machine) -> DevicesPlan:
     """Compares one device, data parallel with equal bytes once on the host (as memtide shares
-    them), the ways of SYSTEMS, and pipelines.
+    them), the strategies of SYSTEMS, and pipelines.
 
     Errors are those of estimate(). Pure but for the process in which that plans."""
     one, *several = SYSTEMS
-    ways = [as_planned(one, model, training, replace(machine, devices=1))]
+    strategies = [as_planned(one, model, training, replace(machine, devices=1))]
     if machine.devices > 1:
-        ways += [as_planned(name, model, training, machine) for name in several]
+        strategies += [as_planned(name, model, training, machine) for name in several]
         pipelines = Pipelines(model=model, training=training, machine=machine)
         for schedule in ("1f1b", "2bw"):
-            ways += [pipelines.way(schedule, beside=beside) for beside in (False, True)]
-    ways.sort(key=lambda way: math.inf if way.step_s is None else way.step_s)
+            strategies += [pipelines.strategy(schedule, beside=beside) for beside in (False, True)]
+    strategies.sort(key=lambda strategy: math.inf if strategy.step_s is None else strategy.step_s)
     return DevicesPlan(
         devices=machine.devices,
-        ways=tuple(ways),
-        choice=next((way for way in ways if way.fits and way.same_losses), None),
+        strategies=tuple(strategies),
+        choice=next(
+            (strategy for strategy in strategies if strategy.fits and strategy.same_losses), None
+        ),
         bound_s=bound_s(model, training, machine),
     )
 
@@ -61,12 +64,12 @@ def bound_s(model: Model, training: Training, machine: Machine) -> float:
     return compute_s / machine.devices
 
 
-def as_planned(name: str, model: Model, training: Training, machine: Machine) -> Way:
-    """A way of SYSTEMS, as estimate() answers for its system."""
+def as_planned(name: str, model: Model, training: Training, machine: Machine) -> DeviceStrategy:
+    """A strategy of SYSTEMS, as estimate() answers for its system."""
     answer = estimate(model, training, machine, system=SYSTEMS[name])
     choice, busy = answer.choice, answer.busy
     if not answer.fits or choice is None or busy is None:
-        return Way(
+        return DeviceStrategy(
             name=name,
             detail="",
             fits=False,
@@ -74,7 +77,7 @@ def as_planned(name: str, model: Model, training: Training, machine: Machine) ->
             device_bytes=answer.least_device_bytes,
         )
     again = set(choice.activations) == {"recompute"}
-    return Way(
+    return DeviceStrategy(
         name=name,
         detail=f"{passes(choice.accumulation, choice.micro_batch, recomputed=again)}; "
         f"{_places(SYSTEMS[name], choice)}",
@@ -89,13 +92,17 @@ def as_planned(name: str, model: Model, training: Training, machine: Machine) ->
 
 def _places(system: str, choice: Choice) -> str:
     """Where a system has its states, and where it steps."""
-    way, step = way_of(system), f"optimizer on the {choice.optimizer_on}"
-    if way.planned:
+    strategy, step = strategy_of(system), f"optimizer on the {choice.optimizer_on}"
+    if strategy.planned:
         return step
-    states = {"weights": way.weights, "gradients": way.gradients, "moments": way.optimizer}
+    states = {
+        "weights": strategy.weights,
+        "gradients": strategy.gradients,
+        "moments": strategy.optimizer,
+    }
     if len(set(states.values())) == 1:
-        named = [f"all states {_PLACES[way.weights]}"]
+        named = [f"all states {_PLACES[strategy.weights]}"]
     else:
         at = {place: [name for name in states if states[name] == place] for place in _PLACES}
         named = [f"{' and '.join(at[place])} {_PLACES[place]}" for place in at if at[place]]
-    return "; ".join(named if way.step == "device" else [*named, step])
+    return "; ".join(named if strategy.step == "device" else [*named, step])

@@ -16,7 +16,7 @@ from memtide._pipeline_plan.inputs import Devices, Layer, Seconds
 from memtide._pipeline_plan.plan import Plan, plan
 from memtide._pipeline_plan.schedules import SCHEDULES
 from memtide._pipeline_plan.search import Fixed, least_memory, shapes
-from memtide._plan.devices.ways import Way, passes
+from memtide._plan.devices.device_strategies import DeviceStrategy, passes
 from memtide._plan.estimate.limits import NO_ROOM, Need, limit_of
 from memtide._plan.estimate.pools import device_pool
 from memtide._plan.estimate.question import step_bytes
@@ -38,7 +38,7 @@ class Pipelines:
     training: Training
     machine: Machine
 
-    def way(self, schedule: str, *, beside: bool) -> Way:
+    def strategy(self, schedule: str, *, beside: bool) -> DeviceStrategy:
         """The fastest plan of a schedule, "1f1b" or "2bw": one pipeline of all devices, or with
         `beside`, two and more beside each other."""
         name = f"{'pipelines' if beside else 'pipeline'} {schedule}"
@@ -59,11 +59,13 @@ class Pipelines:
                 plans.append((found.seconds + self._optimizer_s(found, trained), found))
         if not plans:
             limit = self._limit(layers, schedule, widths)
-            return Way(name=name, detail="", fits=False, limit=limit, same_losses=same_losses)
+            return DeviceStrategy(
+                name=name, detail="", fits=False, limit=limit, same_losses=same_losses
+            )
         step_s, best = min(plans, key=lambda pair: pair[0])
         shape = best.shape
         divided = passes(shape.micro_batches, shape.micro_batch, recomputed=shape.recompute)
-        return Way(
+        return DeviceStrategy(
             name=name,
             detail=f"width {shape.width} x depth {shape.depth}, {divided}",
             fits=True,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtide._plan.answer import Answer
-from memtide._plan.estimate.many import answers_at, answers_of_many, chosen_of_each
 from memtide._plan.estimate.planned import Depth, trials_of
 from memtide._plan.estimate.streamed import answer_to
-from memtide._plan.estimate.ways import way_of
+from memtide._plan.estimate.sweep_interpolation import answers_at, answers_of_many, chosen_of_each
+from memtide._plan.estimate.system_strategies import strategy_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
 from memtide._plan.training import Training
@@ -21,29 +21,30 @@ _ACTIVATIONS = (None, "keep", "move", "recompute")
 def estimate(
     model: Model, training: Training, machine: Machine, *, system: str = "memtide"
 ) -> Answer:
-    """Whether a step fits, and what it takes, as `system` works (ways.py).
+    """Whether a step fits, and what it takes, as `system` works (system_strategies.py).
 
     Deterministic, thread-safe. It takes a second or less, in a process of its own. InvalidArgument:
     an unknown system or type, or a value that cannot be."""
-    way = way_of(system)
+    strategy = strategy_of(system)
     _check(model, training, machine)
-    if not way.planned:
-        return answer_to(model, training, machine, way)
-    (chosen,) = chosen_of_each([trials_of(model, training, machine, way)])
+    if not strategy.planned:
+        return answer_to(model, training, machine, strategy)
+    (chosen,) = chosen_of_each([trials_of(model, training, machine, strategy)])
     return answers_at([chosen], Depth.WHOLE)[0]
 
 
 def estimate_all(
     model: Model, training: Training, machines: Sequence[Machine], *, system: str = "memtide"
 ) -> list[Answer]:
-    """The same for many machines, in their order, with a shorter search for each (many.py): the
-    plan that the search's own estimate ranks first is the only one that the engine plays."""
-    way = way_of(system)
+    """The same for many machines, in their order, with a shorter search for each
+    (sweep_interpolation.py): the plan that the search's own estimate ranks first is the only one
+    that the engine plays."""
+    strategy = strategy_of(system)
     for machine in machines:
         _check(model, training, machine)
-    if not way.planned:
-        return [answer_to(model, training, machine, way) for machine in machines]
-    return answers_of_many([trials_of(model, training, machine, way) for machine in machines])
+    if not strategy.planned:
+        return [answer_to(model, training, machine, strategy) for machine in machines]
+    return answers_of_many([trials_of(model, training, machine, strategy) for machine in machines])
 
 
 def _check(model: Model, training: Training, machine: Machine) -> None:

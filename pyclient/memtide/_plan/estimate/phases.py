@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from memtide._plan.answer import Busy, Moved
 from memtide._plan.estimate.question import step_bytes
-from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.system_strategies import SystemStrategy
 from memtide._plan.estimate.work import Rates, Work
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
@@ -112,23 +112,23 @@ class Setting:
     model: Model
     training: Training
     machine: Machine
-    way: Way
+    strategy: SystemStrategy
     works: Sequence[Work]
     rates: Rates
     accumulation: int
 
     def shares(self, stage: int) -> int:
         """In how many parts the states are divided that ZeRO divides from this stage on."""
-        return self.machine.devices if self.way.stage >= stage else 1
+        return self.machine.devices if self.strategy.stage >= stage else 1
 
 
 def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float) -> Phases:
     """The phases if these shares of what blocks save are moved and computed again, from 0 to 1;
     `to_drive` is the share of the moved bytes that goes on to drives."""
-    works, machine, way = setting.works, setting.machine, setting.way
+    works, machine, strategy = setting.works, setting.machine, setting.strategy
     saved = moved_bytes(setting, moved)
     again = recomputed * sum(
-        work.block.count * (way.forwards_again * work.forward_s or work.recompute_s)
+        work.block.count * (strategy.forwards_again * work.forward_s or work.recompute_s)
         for work in works
         if work.block.recomputable
     )
@@ -142,10 +142,10 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
             drive_written=swapped / drive.write_bytes_per_s if drive else 0.0,
         )
     )
-    for _ in range(1, way.forwards_again):
+    for _ in range(1, strategy.forwards_again):
         weights = weights.with_(_weights(setting))
     # Whole gradients on the device are summed once, when all micro-batches have added theirs.
-    is_whole = way.gradients == "device" and way.stage < 2
+    is_whole = strategy.gradients == "device" and strategy.stage < 2
     summed = _summed(setting)
     each, once = (Part(), summed) if is_whole else (summed, Part())
     backward = (
@@ -166,15 +166,15 @@ def phases(setting: Setting, *, moved: float, recomputed: float, to_drive: float
         step=_step(setting),
         recompute_s=again,
         accumulation=setting.accumulation,
-        step_in_backward=way.step_in_backward,
+        step_in_backward=strategy.step_in_backward,
         groups=_groups(setting),
     )
 
 
 def _groups(setting: Setting) -> int | None:
-    if setting.way.group is None:
+    if setting.strategy.group is None:
         return None
-    return math.ceil(setting.model.trained_parameters() / setting.way.group)
+    return math.ceil(setting.model.trained_parameters() / setting.strategy.group)
 
 
 def moved_bytes(setting: Setting, moved: float) -> float:
@@ -182,20 +182,20 @@ def moved_bytes(setting: Setting, moved: float) -> float:
     on the host, what the other ones were given."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     inputs = sum(work.block.count * work.input_bytes for work in setting.works)
-    moves = setting.way.in_pieces or setting.way.moves_inputs
+    moves = setting.strategy.in_pieces or setting.strategy.moves_inputs
     return moved * saved + ((1 - moved) * inputs if moves else 0.0)
 
 
 def _weights(setting: Setting) -> Part:
     """Weights for one pass over all blocks: each device's share comes from its place, the other
     shares from other devices."""
-    machine, way, shares = setting.machine, setting.way, setting.shares(3)
+    machine, strategy, shares = setting.machine, setting.strategy, setting.shares(3)
     training = setting.training
     # A float32 master is gathered in the type that computes.
     each = min(training.states.weight, element_bytes(training.compute_type))
     size = setting.model.parameters() * each
-    brought = size / shares if way.weights != "device" else 0.0
-    drive = machine.drive if way.weights == "drive" else None
+    brought = size / shares if strategy.weights != "device" else 0.0
+    drive = machine.drive if strategy.weights == "drive" else None
     return _gathered(machine, size - size / shares).with_(
         Part(
             to_device=brought / machine.to_device_bytes_per_s,
@@ -216,7 +216,7 @@ def _summed(setting: Setting) -> Part:
     machine, training = setting.machine, setting.training
     size = setting.model.trained_parameters() * training.states.gradient
     # A ring sums in as many bytes as all-gathering takes, and replicas gather the sums besides.
-    size *= (1 - 1 / machine.devices) * (1 if setting.way.stage else 2)
+    size *= (1 - 1 / machine.devices) * (1 if setting.strategy.stage else 2)
     if machine.between_devices_bytes_per_s is None:
         return Part(from_device=size / machine.from_device_bytes_per_s)
     return Part(exchange=size / machine.between_devices_bytes_per_s)
@@ -224,34 +224,36 @@ def _summed(setting: Setting) -> Part:
 
 def _leaving(setting: Setting) -> Part:
     """Gradients of one backward pass leave for their place."""
-    machine, way = setting.machine, setting.way
-    if way.gradients == "device":
+    machine, strategy = setting.machine, setting.strategy
+    if strategy.gradients == "device":
         return Part()
     trained, drive = setting.model.trained_parameters(), machine.drive
     size = trained * setting.training.states.gradient / setting.shares(2)
     return Part(
         from_device=size / machine.from_device_bytes_per_s,
-        drive_written=trained * way.drive_gradients / drive.write_bytes_per_s if drive else 0.0,
+        drive_written=(
+            trained * strategy.drive_gradients / drive.write_bytes_per_s if drive else 0.0
+        ),
     )
 
 
 def _step(setting: Setting) -> Part:
-    machine, way, states = setting.machine, setting.way, setting.training.states
+    machine, strategy, states = setting.machine, setting.strategy, setting.training.states
     trained, shares = setting.model.trained_parameters(), setting.shares(1)
     # New weights go to where the next forward pass uses them.
     new = trained * states.weight
-    gathered = _gathered(machine, 0.0 if way.stage == 3 else new - new / shares)
+    gathered = _gathered(machine, 0.0 if strategy.stage == 3 else new - new / shares)
     passed = step_bytes(setting.training)
-    if way.step == "device":
+    if strategy.step == "device":
         own = Part(optimizer=trained * passed / shares / setting.rates.memory_bytes_per_s)
         return gathered.with_(own)
     drive, (read, written) = machine.drive, _updated_bytes(setting)
     # Host memory has the traffic of drives, too, and what casts and sums of gradients pass of it.
-    update = way.update_bytes
+    update = strategy.update_bytes
     if update is None:
-        update = passed + way.host_buffers + 2 * states.gradient * machine.devices
-    cast = trained * way.cast_in_step / shares / machine.to_device_bytes_per_s
-    back = new / shares if way.weights == "device" and not way.cast_in_step else 0.0
+        update = passed + strategy.host_buffers + 2 * states.gradient * machine.devices
+    cast = trained * strategy.cast_in_step / shares / machine.to_device_bytes_per_s
+    back = new / shares if strategy.weights == "device" and not strategy.cast_in_step else 0.0
     return gathered.with_(
         Part(
             optimizer=trained * (update + read + written) / machine.host_memory_bytes_per_s + cast,
@@ -264,7 +266,7 @@ def _step(setting: Setting) -> Part:
 
 def _updated_bytes(setting: Setting) -> tuple[float, float]:
     """What the update reads from and writes to drives for each trained parameter."""
-    way, states = setting.way, setting.training.states
-    size = states.optimizer if way.optimizer == "drive" else 0.0
-    size += states.weight if way.weights == "drive" else 0.0
-    return size + way.drive_gradients, size
+    strategy, states = setting.strategy, setting.training.states
+    size = states.optimizer if strategy.optimizer == "drive" else 0.0
+    size += states.weight if strategy.weights == "drive" else 0.0
+    return size + strategy.drive_gradients, size

@@ -12,7 +12,7 @@ from memtide._plan.answer import Answer, Busy, Choice, Moved
 from memtide._plan.calibration import constant
 from memtide._plan.estimate.answers import Step, answer_of, link_seconds
 from memtide._plan.estimate.chunks import LEAST_HOST_SLOTS, chunk_bytes_for
-from memtide._plan.estimate.further import grown
+from memtide._plan.estimate.extrapolated_steps import grown
 from memtide._plan.estimate.limits import NO_ROOM, Need, limit_of, tightest
 from memtide._plan.estimate.pools import (
     Pools,
@@ -21,7 +21,7 @@ from memtide._plan.estimate.pools import (
     transient_bytes,
 )
 from memtide._plan.estimate.question import Setting, activations_of, question
-from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.system_strategies import SystemStrategy
 from memtide._plan.estimate.work import Rates, Work, work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
@@ -44,7 +44,7 @@ class Depth(enum.Enum):
 _REPLAYS = {Depth.SHORT: 0, Depth.WHOLE: 12}
 # Plans that are looked at where the engine plays none.
 _LOOKS = {Depth.LOOK: 20, Depth.SHORT: 20, Depth.WHOLE: 200}
-# Micro-batches that the engine plays where a step waits for a drive (further.py).
+# Micro-batches that the engine plays where a step waits for a drive (extrapolated_steps.py).
 _PLAYED = {Depth.SHORT: 5, Depth.WHOLE: 8}
 # Chunks that are played. Where a step waits for a drive, fewer are read and written more often.
 _CHUNKS = {Depth.LOOK: 120, Depth.SHORT: 120, Depth.WHOLE: 240}
@@ -59,7 +59,7 @@ class Planned:
     model: Model
     training: Training
     machine: Machine
-    way: Way
+    strategy: SystemStrategy
     accumulation: int
     step_on: str
     works: tuple[Work, ...]
@@ -77,7 +77,7 @@ class Planned:
         """Whether memtide's own step is computed in parts on the host, beside backward passes. It
         steps in place where all states are in the memory that computes, or shadow chunks have no
         room anywhere."""
-        if self.way.foreseen or self.step_on != "host":
+        if self.strategy.foreseen or self.step_on != "host":
             return False
         if self.pools.device:
             return True
@@ -152,12 +152,12 @@ class Planned:
         return self._states() > self.pools.host
 
     def _chunks(self) -> int:
-        if self.way.foreseen:
+        if self.strategy.foreseen:
             return _FORESEEN_CHUNKS
         return (_DRIVE_CHUNKS if self._needs_drive() else _CHUNKS)[self.depth]
 
     def _is_foreseen(self) -> bool:
-        return self.way.foreseen or self.depth is Depth.LOOK
+        return self.strategy.foreseen or self.depth is Depth.LOOK
 
     def _question(self) -> dict[str, Any]:
         foreseen = self._is_foreseen()
@@ -180,11 +180,11 @@ class Planned:
                 pools=pools,
                 accumulation=self.accumulation,
                 step_on=self.step_on,
-                step_in_backward=self.way.step_in_backward or self.steps_in_parts(),
+                step_in_backward=self.strategy.step_in_backward or self.steps_in_parts(),
                 replays=_LOOKS[self.depth] if foreseen else _REPLAYS[self.depth],
                 foreseen=foreseen,
                 played_chunks=self._chunks(),
-                run_chunk_bytes=0 if self.way.foreseen else self.chunk_bytes,
+                run_chunk_bytes=0 if self.strategy.foreseen else self.chunk_bytes,
             ),
             self.rates,
         )
@@ -233,7 +233,7 @@ class Planned:
     def _leases_s(self, moved: Moved) -> float:
         """Seconds in which the script's thread asks for the chunks that are brought to where it
         computes. A system that knows all transfers ahead does not ask."""
-        if self.way.foreseen:
+        if self.strategy.foreseen:
             return 0.0
         brought = moved.to_device if self.pools.device else moved.drive_read
         return constant("lease_s") * brought / self.chunk_bytes
@@ -309,13 +309,15 @@ class Planned:
         )
 
 
-def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> list[Planned]:
+def trials_of(
+    model: Model, training: Training, machine: Machine, strategy: SystemStrategy
+) -> list[Planned]:
     """What there is to choose from: at least one."""
-    rates = way.rates(machine.device, training.compute_type)
+    rates = strategy.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     chunk_bytes = chunk_bytes_for(model, training.states, pools)
     share = math.ceil(training.batch / machine.devices)
-    place = training.optimizer_on or (way.step if way.step_in_backward else None)
+    place = training.optimizer_on or (strategy.step if strategy.step_in_backward else None)
     if not pools.device:
         place = "host"
     return [
@@ -323,7 +325,7 @@ def trials_of(model: Model, training: Training, machine: Machine, way: Way) -> l
             model=model,
             training=training,
             machine=machine,
-            way=way,
+            strategy=strategy,
             accumulation=accumulation,
             step_on=step_on,
             works=work_of(model, training, rates, share / accumulation),

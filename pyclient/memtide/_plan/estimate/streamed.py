@@ -11,7 +11,7 @@ from memtide._plan.estimate.answers import Step, answer_of
 from memtide._plan.estimate.limits import Need, limit_of, tightest
 from memtide._plan.estimate.phases import Phases, Setting, moved_bytes, phases
 from memtide._plan.estimate.pools import Pools, transient_bytes
-from memtide._plan.estimate.ways import Way
+from memtide._plan.estimate.system_strategies import SystemStrategy
 from memtide._plan.estimate.work import work_of
 from memtide._plan.machine import Machine
 from memtide._plan.model import Model
@@ -42,42 +42,42 @@ class _Trial:
         """The most of three moments: as a backward pass begins, with all that is kept; as it ends,
         with all gradients and one block; and in a step."""
         setting = self.setting
-        states, way = setting.training.states, setting.way
+        states, strategy = setting.training.states, setting.strategy
         trained = setting.model.trained_parameters()
         one = float(max(work.block.trained_parameters for work in setting.works))
         own = trained / setting.shares(2)
-        first, last = one, own if way.gradients == "device" else one
+        first, last = one, own if strategy.gradients == "device" else one
         if setting.accumulation > 1:
             first = last  # Sums of the micro-batches before are there from the beginning.
         # A step within the backward pass has no sums, but the gradients of one block.
         each = states.gradient or states.weight * (trained > 0)
         last = last if states.gradient else one
-        pieces = self.micro_batch if way.in_pieces else 1
+        pieces = self.micro_batch if strategy.in_pieces else 1
         return (
             self._resident_bytes()
             + self._spilled_bytes() / setting.machine.devices
             + max(
                 each * first + self._kept_bytes() / pieces,
                 each * last + self._widest_layer_bytes() / pieces,
-                trained / setting.shares(1) * way.cast_in_step,
+                trained / setting.shares(1) * strategy.cast_in_step,
             )
         )
 
     def _resident_bytes(self) -> float:
         """States that are on the device all the time, and weights that are gathered there."""
         setting = self.setting
-        states, way, shares = setting.training.states, setting.way, setting.shares(3)
+        states, strategy, shares = setting.training.states, setting.strategy, setting.shares(3)
         widest = max(work.block.parameters for work in setting.works) * states.weight
-        size = _GATHERED_BLOCKS * widest if way.weights != "device" or shares > 1 else 0.0
-        if way.weights == "device":
+        size = _GATHERED_BLOCKS * widest if strategy.weights != "device" or shares > 1 else 0.0
+        if strategy.weights == "device":
             size += setting.model.parameters() * states.weight / shares
-        if way.optimizer == "device":
+        if strategy.optimizer == "device":
             size += states.optimizer * setting.model.trained_parameters() / setting.shares(1)
         return size
 
     def _kept_bytes(self) -> float:
         """Activations as a backward pass begins, with the gradients of the widest ones."""
-        works, way = self.setting.works, self.setting.way
+        works, strategy = self.setting.works, self.setting.strategy
         if self.activations == "keep":
             saved = sum(work.block.count * work.saved_bytes() for work in works)
             return saved + transient_bytes(works)
@@ -86,7 +86,7 @@ class _Trial:
         others = [work for work in works if not work.block.recomputable]
         passed = sum(work.saved_bytes() for work in others)
         size = max(passed + transient_bytes(others or works), self._widest_layer_bytes())
-        if self.activations == "recompute" and not (way.in_pieces or way.moves_inputs):
+        if self.activations == "recompute" and not (strategy.in_pieces or strategy.moves_inputs):
             size += sum(
                 work.block.count * work.input_bytes for work in works if work.block.recomputable
             )
@@ -103,14 +103,14 @@ class _Trial:
 
     def _states(self, place: str) -> float:
         """Bytes of states in a place, of all devices."""
-        setting, way = self.setting, self.setting.way
+        setting, strategy = self.setting, self.setting.strategy
         states, trained = setting.training.states, setting.model.trained_parameters()
         size = 0.0
-        if way.weights == place:
+        if strategy.weights == place:
             size += setting.model.parameters() * states.weight
-        if way.gradients == place:
-            size += trained * max(states.gradient, way.drive_gradients)
-        if way.optimizer == place:
+        if strategy.gradients == place:
+            size += trained * max(states.gradient, strategy.drive_gradients)
+        if strategy.optimizer == place:
             size += trained * states.optimizer
         return size
 
@@ -118,18 +118,18 @@ class _Trial:
         return self._wanted_host_bytes() - self._spilled_bytes()
 
     def _wanted_host_bytes(self) -> float:
-        buffers = self.setting.model.trained_parameters() * self.setting.way.host_buffers
+        buffers = self.setting.model.trained_parameters() * self.setting.strategy.host_buffers
         return self._states("host") + buffers + self._moved_bytes() - self._to_drive()
 
     def _spilled_bytes(self) -> float:
         """States of all devices that are on devices, as the host has no room."""
-        if not self.setting.way.spills_to_device:
+        if not self.setting.strategy.spills_to_device:
             return 0.0
         return max(0.0, self._wanted_host_bytes() - self.pools.host)
 
     def _to_drive(self) -> float:
         """Moved bytes for which host memory has no room."""
-        if self.setting.way.optimizer != "drive":
+        if self.setting.strategy.optimizer != "drive":
             return 0.0
         room = max(0.0, self.pools.host - self._states("host"))
         return max(0.0, self._moved_bytes() - room)
@@ -151,9 +151,11 @@ class _Trial:
         return limit_of(self.needs()) is None
 
 
-def answer_to(model: Model, training: Training, machine: Machine, way: Way) -> Answer:
+def answer_to(
+    model: Model, training: Training, machine: Machine, strategy: SystemStrategy
+) -> Answer:
     """The answer of a system that is not planned."""
-    trials = list(_trials(model, training, machine, way))
+    trials = list(_trials(model, training, machine, strategy))
     fitting = [trial for trial in trials if trial.fits()]
     best = min(fitting, key=lambda trial: trial.phases().seconds(), default=None)
     # The last trial needs least of the device's memory.
@@ -179,8 +181,10 @@ def _step(trial: _Trial) -> Step:
     )
 
 
-def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Iterator[_Trial]:
-    rates = way.rates(machine.device, training.compute_type)
+def _trials(
+    model: Model, training: Training, machine: Machine, strategy: SystemStrategy
+) -> Iterator[_Trial]:
+    rates = strategy.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     share = math.ceil(training.batch / machine.devices)
     fixed = training.micro_batch
@@ -194,12 +198,12 @@ def _trials(model: Model, training: Training, machine: Machine, way: Way) -> Ite
             model=model,
             training=training,
             machine=machine,
-            way=way,
+            strategy=strategy,
             works=works,
             rates=rates,
             accumulation=math.ceil(share / micro_batch),
         )
-        for activations, moved in _activations(training.activations or way.activations):
+        for activations, moved in _activations(training.activations or strategy.activations):
             yield _Trial(
                 setting=setting,
                 micro_batch=micro_batch,
@@ -232,7 +236,7 @@ def _choice(trial: _Trial) -> Choice:
         micro_batch=trial.micro_batch,
         accumulation=setting.accumulation,
         ranks=setting.machine.devices,
-        optimizer_on=setting.way.step,
+        optimizer_on=setting.strategy.step,
         device_pool_bytes=round(trial.device_bytes()),
         host_pool_bytes=round(trial.host_bytes()),
         ssd_pool_bytes=round(trial.drive_bytes()),

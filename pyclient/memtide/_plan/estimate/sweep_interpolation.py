@@ -15,9 +15,9 @@ from itertools import islice, pairwise
 from typing import Any
 
 from memtide._plan.answer import Answer
-from memtide._plan.estimate.further import corrected
+from memtide._plan.estimate.ask_replay import ask
+from memtide._plan.estimate.extrapolated_steps import corrected
 from memtide._plan.estimate.planned import Depth, Planned
-from memtide._plan.estimate.planner import ask
 
 # Machines from one that is looked at to the next one, and the parts of a long row.
 _NEIGHBOURS, _PARTS = 16, 16

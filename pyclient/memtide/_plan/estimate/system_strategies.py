@@ -1,6 +1,6 @@
 """How systems work: which states are where, what is done with activations, and what overlaps.
 
-A way is a small set of choices, not of constants: its times follow from the machine's rates.
+A strategy is a small set of choices, not of constants: its times follow from the machine's rates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memtide.errors import InvalidArgument
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class SystemStrategy:
     """The choices of one system. Places are "device", "host" or "drive"."""
 
     # Placement and activations are searched in the engine; the places below are then not used.
@@ -59,17 +59,17 @@ class Way:
         return Rates.of(device, compute_type, attention=self.attention, kernels=self.kernels)
 
 
-_WAYS = {
-    "memtide": Way(planned=True),
+_STRATEGIES = {
+    "memtide": SystemStrategy(planned=True),
     # Plans placement, moves and recomputation by a simulator; the step follows each gradient.
-    "dataflow": Way(
+    "dataflow": SystemStrategy(
         planned=True,
         foreseen=True,
         step="device",
         step_in_backward=True,
         attention="attention.tuned",
     ),
-    "flextrain": Way(
+    "flextrain": SystemStrategy(
         planned=True,
         foreseen=True,
         step="device",
@@ -78,22 +78,22 @@ _WAYS = {
         kernels="kernels.flextrain",
     ),
     # All is on the device, as plain torch has it; on several devices gradients are summed.
-    "resident": Way(),
-    "in-memory": Way(),
+    "resident": SystemStrategy(),
+    "in-memory": SystemStrategy(),
     # The same, with what layers are given on the host from their forward to their backward pass.
-    "activation-offload": Way(moves_inputs=True),
-    "ddp": Way(),
-    "zero-1": Way(stage=1),
-    "zero-2": Way(stage=2),
-    "fsdp": Way(stage=3),
+    "activation-offload": SystemStrategy(moves_inputs=True),
+    "ddp": SystemStrategy(),
+    "zero-1": SystemStrategy(stage=1),
+    "zero-2": SystemStrategy(stage=2),
+    "fsdp": SystemStrategy(stage=3),
     # The same, as it was when attention was Triton's after FlashAttention 1.
-    "llm-foundry": Way(stage=3, attention="attention.flash1"),
-    "deepcompile": Way(stage=3, activations="move"),
+    "llm-foundry": SystemStrategy(stage=3, attention="attention.flash1"),
+    "deepcompile": SystemStrategy(stage=3, activations="move"),
     # As torch's reentrant checkpoints work.
-    "resident-reentrant": Way(forwards_again=1),
+    "resident-reentrant": SystemStrategy(forwards_again=1),
     # The optimizer's states and gradients are on the host, and its step follows backward passes:
     # an update in float32, whose new weights leave for the device as such.
-    "zero-offload": Way(
+    "zero-offload": SystemStrategy(
         gradients="host",
         optimizer="host",
         step="host",
@@ -102,7 +102,7 @@ _WAYS = {
         update_bytes=32.0,
         cast_in_step=4.0,
     ),
-    "deepspeed-cpu": Way(
+    "deepspeed-cpu": SystemStrategy(
         weights="host",
         gradients="host",
         optimizer="host",
@@ -111,8 +111,10 @@ _WAYS = {
         host_buffers=4.0,  # Gradients in float32 beside the 16-bit ones.
     ),
     # Gradients are copied to the host, and stay on the device until the step is done.
-    "torchao": Way(optimizer="host", step="host", step_in_backward=True, forwards_again=1),
-    "patrickstar": Way(
+    "torchao": SystemStrategy(
+        optimizer="host", step="host", step_in_backward=True, forwards_again=1
+    ),
+    "patrickstar": SystemStrategy(
         weights="host",
         gradients="host",
         optimizer="host",
@@ -120,8 +122,10 @@ _WAYS = {
         stage=3,
         spills_to_device=True,
     ),
-    "gemini": Way(weights="host", gradients="host", optimizer="host", step="host", stage=3),
-    "protrain": Way(
+    "gemini": SystemStrategy(
+        weights="host", gradients="host", optimizer="host", step="host", stage=3
+    ),
+    "protrain": SystemStrategy(
         weights="host",
         gradients="host",
         optimizer="host",
@@ -131,7 +135,7 @@ _WAYS = {
     ),
     # States are on drives: backward passes write gradients in float32, the update reads the
     # optimizer's states and gradients, and writes the states and new weights.
-    "zero-infinity": Way(
+    "zero-infinity": SystemStrategy(
         weights="host",
         gradients="drive",
         optimizer="drive",
@@ -140,7 +144,7 @@ _WAYS = {
         drive_gradients=4.0,
     ),
     # Weights are on drives, too.
-    "zero-infinity-weights": Way(
+    "zero-infinity-weights": SystemStrategy(
         weights="drive",
         gradients="drive",
         optimizer="drive",
@@ -149,7 +153,7 @@ _WAYS = {
         drive_gradients=4.0,
     ),
     # The same, but 16-bit gradients stay in host memory, which saves their way to drives and back.
-    "mlp-offload": Way(
+    "mlp-offload": SystemStrategy(
         weights="host",
         gradients="host",
         optimizer="drive",
@@ -157,7 +161,7 @@ _WAYS = {
         stage=3,
     ),
     # States are on drives, the update of a layer follows its backward pass.
-    "fuyou": Way(
+    "fuyou": SystemStrategy(
         weights="drive",
         gradients="host",
         optimizer="drive",
@@ -171,7 +175,7 @@ _WAYS = {
     # All states are on the host, and layers stream through the device. The backward pass computes
     # the inputs of four layers at a time, and each of them again with what its own needs. Weights
     # are copied into pinned memory after the step.
-    "megatrain": Way(
+    "megatrain": SystemStrategy(
         weights="host",
         gradients="host",
         optimizer="host",
@@ -184,10 +188,10 @@ _WAYS = {
 _SAME = {"deepspeed-nvme": "zero-infinity", "lohan": "fuyou", "block-swap": "megatrain"}
 
 
-def way_of(system: str) -> Way:
+def strategy_of(system: str) -> SystemStrategy:
     """The choices of a system. InvalidArgument: it is not known."""
-    way = _WAYS.get(_SAME.get(system, system))
-    if way is None:
-        known = ", ".join(sorted((*_WAYS, *_SAME)))
+    strategy = _STRATEGIES.get(_SAME.get(system, system))
+    if strategy is None:
+        known = ", ".join(sorted((*_STRATEGIES, *_SAME)))
         raise InvalidArgument(f"there is no system '{system}'; known are {known}")
-    return way
+    return strategy

@@ -1,4 +1,4 @@
-"""`memtide plan --ways`: the ways of using several devices, beside each other."""
+"""`memtide plan --ways`: the strategies of using several devices, beside each other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from memtide._util.console import make_console
 _EXIT_DOES_NOT_FIT = 3
 
 
-def run_ways(question: Question, *, as_json: bool) -> Callable[[], int]:
-    """Prints how each way trains what is asked, with the batch that one device of each would have
-    if the user names none."""
+def run_device_strategies(question: Question, *, as_json: bool) -> Callable[[], int]:
+    """Prints how each strategy trains what is asked, with the batch that one device of each would
+    have if the user names none."""
     from memtide._plan.devices.best import best
     from memtide._plan.fastest import ask
 

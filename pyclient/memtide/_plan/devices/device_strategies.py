@@ -1,4 +1,4 @@
-"""What a plan of devices says: each way of using them, beside a bound, and the choice."""
+"""What a plan of devices says: each strategy of using them, beside a bound, and the choice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from memtide._util.sizes import format_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """One way in which a machine's devices train a model together."""
+class DeviceStrategy:
+    """One strategy by which a machine's devices train a model together."""
 
     name: str
     detail: str  # How, in a few words.
@@ -26,20 +26,20 @@ class Way:
 
 
 def passes(micro_batches: int, samples: int, *, recomputed: bool) -> str:
-    """How a step is divided, for a way's detail."""
+    """How a step is divided, for a strategy's detail."""
     count = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
     return f"{count} of {samples}{', recomputed' if recomputed else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicesPlan:
-    """All ways, the fastest first; those that do not fit come last."""
+    """All strategies, the fastest first; those that do not fit come last."""
 
     devices: int
-    ways: tuple[Way, ...]
+    strategies: tuple[DeviceStrategy, ...]
     # The fastest that fits and has the same losses as one device. None: none fits.
-    choice: Way | None
-    # No way is faster: all compute of a step, divided among devices without a rest.
+    choice: DeviceStrategy | None
+    # No strategy is faster: all compute of a step, divided among devices without a rest.
     bound_s: float
 
     def as_json(self) -> dict[str, Any]:
@@ -48,21 +48,31 @@ class DevicesPlan:
             "devices": self.devices,
             "bound_s": self.bound_s,
             "choice": None if self.choice is None else self.choice.name,
-            "ways": [asdict(way) for way in self.ways],
+            "ways": [asdict(strategy) for strategy in self.strategies],
         }
 
     def lines(self) -> list[str]:
-        """The plan as text, a way in a line."""
+        """The plan as text, a strategy in a line."""
         devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
         lines = [f"{devices}; compute divided among them: {self.bound_s:.3g} s a step"]
-        for way in self.ways:
-            if way.step_s is None:
-                lines.append(f"  {way.name}: {way.limit}")
+        for strategy in self.strategies:
+            if strategy.step_s is None:
+                lines.append(f"  {strategy.name}: {strategy.limit}")
                 continue
-            held = "" if way.device_bytes is None else f", {format_size(way.device_bytes)} a device"
-            held += f", {format_size(way.host_bytes)} of the host" if way.host_bytes else ""
-            held += f", {format_size(way.drive_bytes)} of drives" if way.drive_bytes else ""
-            mark = " <- chosen" if way is self.choice else ""
-            other = "" if way.same_losses else ", other losses"
-            lines.append(f"  {way.name}: {way.step_s:.3g} s{held}{other} ({way.detail}){mark}")
+            held = (
+                ""
+                if strategy.device_bytes is None
+                else f", {format_size(strategy.device_bytes)} a device"
+            )
+            held += (
+                f", {format_size(strategy.host_bytes)} of the host" if strategy.host_bytes else ""
+            )
+            held += (
+                f", {format_size(strategy.drive_bytes)} of drives" if strategy.drive_bytes else ""
+            )
+            mark = " <- chosen" if strategy is self.choice else ""
+            other = "" if strategy.same_losses else ", other losses"
+            lines.append(
+                f"  {strategy.name}: {strategy.step_s:.3g} s{held}{other} ({strategy.detail}){mark}"
+            )
         return lines
