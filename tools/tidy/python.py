@@ -17,7 +17,7 @@ LAYERS = (
     ("_resume",),
     ("_plot", "_optimizer_step", "_plan"),
     ("_trace", "_telemetry"),
-    ("_node", "optim", "_checkpoint", "_sharing", "exchange"),
+    ("_daemon", "optim", "_checkpoint", "_sharing", "exchange"),
     ("_memory",),
     ("_capi", "_pipeline_plan"),
     ("_util",),

@@ -14,7 +14,7 @@ from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
 from memtide._cli import admin, plan, run
 from memtide._cli.parser import Parser, add_socket_dir
-from memtide._node import private_daemon
+from memtide._daemon import private_daemon
 from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memtide._cli.parser import Parser, add_socket_dir
+from memtide._daemon.connect import SessionRequest
+from memtide._daemon.memory_budget import MemoryBudget
+from memtide._daemon.private_daemon import Pools
 from memtide._launch.program import Program
-from memtide._node.connect import SessionRequest
-from memtide._node.memory_budget import MemoryBudget
-from memtide._node.private_daemon import Pools
 from memtide._trace.files import RAW_SUFFIX
 from memtide._util.sizes import parse_size
 from memtide.errors import UsageError

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from memtide._capi import locate
-from memtide._node.connect import Connection
+from memtide._daemon.connect import Connection
 from memtide._telemetry.process_memory import available_host_bytes
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from memtide._daemon.scratch_directory import ScratchDirectory
 from memtide._launch.on_path import memtide_unmanaged
-from memtide._node.scratch_directory import ScratchDirectory
 from memtide.errors import Unavailable
 
 _OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"

@@ -15,7 +15,7 @@ from memtide._launch import ranks
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.on_path import memtide_unmanaged
 from memtide._launch.run_folder import RunFolder
-from memtide._node import resumed_step
+from memtide._resume import resumed_step
 from memtide.errors import MemtideError, ResourceExhausted, Unavailable
 
 _is_arranged = False
@@ -54,9 +54,9 @@ def join(run: RunFolder) -> None:
 
 def _join(run: RunFolder) -> None:
     # These import much that a process does not need that never trains.
+    from memtide._daemon.private_daemon import answers
     from memtide._launch.managed_process import Managed
     from memtide._launch.options import Inherited
-    from memtide._node.private_daemon import answers
 
     inherited: Inherited = run.read()
     options, request = inherited.options, inherited.options.request

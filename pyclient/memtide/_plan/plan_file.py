@@ -25,7 +25,7 @@ _FORMAT = 1
 # What a file says of a model beside its fields.
 _COUNTED = frozenset(("parameters", "trained_parameters"))
 _WORDS = ("keep", "move", "recompute")
-# With fewer chunks on a device, the daemon opens no session (_node/least_pools.py).
+# With fewer chunks on a device, the daemon opens no session (_daemon/least_pools.py).
 _LEAST_SLOTS = 4
 
 

@@ -12,7 +12,7 @@ from memtide._plan.model import Model
 from memtide._plan.training import States
 
 # What the host pool has for a step of the largest parameters in parts beside the script's leases
-# (_node/least_pools.py), and where all fits, for the last chunk of each arena.
+# (_daemon/least_pools.py), and where all fits, for the last chunk of each arena.
 LEAST_HOST_SLOTS = 12
 # Parts of a step can then begin beside the backward pass.
 _HOST_SLOTS = 24

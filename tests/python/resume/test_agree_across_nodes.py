@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from memtide._node.step_manifest import SavedOptimizer, StepManifest
-from memtide._resume.nodes import Offer, Plan, offer_of, plan_of
+from memtide._resume.agree_across_nodes import Agreement, Offer, agreement_of, offer_of
+from memtide._resume.step_manifest import SavedOptimizer, StepManifest
 from memtide.errors import FailedPrecondition
 
 NOTHING = Offer(wanted=False, own_id="new")
@@ -15,29 +15,29 @@ def has(*steps: int, group: str = "a", wanted: bool = True, lost: str = "") -> O
 
 
 @pytest.mark.parametrize(
-    ("offers", "plan"),
+    ("offers", "agreement"),
     [
-        ([NOTHING, NOTHING], Plan("new")),
-        ([has(3, wanted=False), NOTHING], Plan("own")),
-        ([has(3), has(3), has(3), has(3)], Plan("a", 0)),
+        ([NOTHING, NOTHING], Agreement("new")),
+        ([has(3, wanted=False), NOTHING], Agreement("own")),
+        ([has(3), has(3), has(3), has(3)], Agreement("a", 0)),
         # A node that was lost, or is one step behind, gets what another has.
-        ([NOTHING, NOTHING, has(3), has(3)], Plan("a", 2, (0, 1))),
-        ([has(3), has(3), has(2), has(2)], Plan("a", 0, (2, 3))),
-        ([has(5, 4), has(5, 5)], Plan("a", 1, (0,))),
+        ([NOTHING, NOTHING, has(3), has(3)], Agreement("a", 2, (0, 1))),
+        ([has(3), has(3), has(2), has(2)], Agreement("a", 0, (2, 3))),
+        ([has(5, 4), has(5, 5)], Agreement("a", 1, (0,))),
         # One that was started anew, and had not lost its job.
-        ([has(3), has(3, wanted=False)], Plan("a", 0)),
-        ([has(3), has(4, wanted=False)], Plan("a", 1, (0,))),
+        ([has(3), has(3, wanted=False)], Agreement("a", 0)),
+        ([has(3), has(4, wanted=False)], Agreement("a", 1, (0,))),
         # Another training of the same name.
-        ([has(3), has(9, group="b", wanted=False)], Plan("a", 0, (1,))),
+        ([has(3), has(9, group="b", wanted=False)], Agreement("a", 0, (1,))),
     ],
 )
-def test_all_go_on_from_the_furthest_step(offers: list[Offer], plan: Plan) -> None:
-    assert plan_of(offers) == plan
+def test_all_go_on_from_the_furthest_step(offers: list[Offer], agreement: Agreement) -> None:
+    assert agreement_of(offers) == agreement
 
 
 def test_what_cannot_be_resumed_is_said_by_all() -> None:
     with pytest.raises(FailedPrecondition, match="rank 1 cannot be resumed: Adafactor steps"):
-        plan_of([has(3), has(lost="Adafactor steps")])
+        agreement_of([has(3), has(lost="Adafactor steps")])
 
 
 def test_an_offer_is_what_a_manifest_says() -> None:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from memtide._node.private_daemon import PrivateDaemon
-from memtide._node.scratch_directory import ScratchDirectory
+from memtide._daemon.private_daemon import PrivateDaemon
+from memtide._daemon.scratch_directory import ScratchDirectory
 
 
 class _Process:

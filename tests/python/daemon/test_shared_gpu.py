@@ -12,9 +12,9 @@ import pytest
 from harness import short_directory
 from memtide._capi.locate import find_daemon
 from memtide._cli import doctor
-from memtide._node import gpus
-from memtide._node.connect import SessionRequest, find_or_start
-from memtide._node.private_daemon import Pools, PrivateDaemon, answers
+from memtide._daemon import gpus
+from memtide._daemon.connect import SessionRequest, find_or_start
+from memtide._daemon.private_daemon import Pools, PrivateDaemon, answers
 from memtide.errors import Unavailable
 
 pytestmark = pytest.mark.usefixtures("gpu")

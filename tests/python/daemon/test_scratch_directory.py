@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from harness import Cli
-from memtide._node import scratch_directory
-from memtide._node.scratch_directory import ScratchDirectory
+from memtide._daemon import scratch_directory
+from memtide._daemon.scratch_directory import ScratchDirectory
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
 

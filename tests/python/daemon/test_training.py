@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from memtide._capi import admin
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
-from memtide._node import training
-from memtide._node.training import Training
+from memtide._daemon import training
+from memtide._daemon.training import Training
 
 
 @pytest.fixture(autouse=True)

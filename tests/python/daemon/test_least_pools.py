@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from harness import short_directory
-from memtide._node import least_pools
-from memtide._node.connect import SessionRequest, connect
-from memtide._node.private_daemon import Pools, PrivateDaemon
+from memtide._daemon import least_pools
+from memtide._daemon.connect import SessionRequest, connect
+from memtide._daemon.private_daemon import Pools, PrivateDaemon
 from memtide._util.sizes import parse_size
 from memtide.errors import MemtideError, UsageError
 

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import Pools
+from memtide._daemon.private_daemon import Pools
 
 
 def of_one_process(pools: Pools, rank: int) -> Pools:

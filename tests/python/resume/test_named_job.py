@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from memtide._node import named_job, resumed_step, training
-from memtide._node.named_job import NamedJob
-from memtide._node.step_manifest import SavedOptimizer, StepManifest
+from memtide._daemon import training
+from memtide._resume import named_job, resumed_step
+from memtide._resume.named_job import NamedJob
+from memtide._resume.step_manifest import SavedOptimizer, StepManifest
 from memtide.errors import DataLoss, FailedPrecondition
 
 _LARGE = 1 << 20

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._activations import block_plan
+from memtide._activations import plan_without_search
 from memtide._activations.activations import Activations
-from memtide._activations.block_plan import Moves, chosen
+from memtide._activations.plan_without_search import Moves, chosen
 from memtide._activations.recompute import Mode
 from memtide._activations.rehearsal import Rehearsed
 from memtide._telemetry.observer import Observer
@@ -99,9 +99,11 @@ class Model(nn.Module):
 @pytest.fixture
 def dear_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moving takes longer than any recomputation, so that the plan does not depend on a clock."""
-    original = block_plan.chosen
+    original = plan_without_search.chosen
     monkeypatch.setattr(
-        block_plan, "chosen", lambda blocks, moves: original(blocks, Moves(moves.bytes, 1e6))
+        plan_without_search,
+        "chosen",
+        lambda blocks, moves: original(blocks, Moves(moves.bytes, 1e6)),
     )
 
 

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from memtide._node.step_manifest import StepManifest
 from memtide._resume.manifest_writer import parameters_of
+from memtide._resume.step_manifest import StepManifest
 from memtide.errors import FailedPrecondition
 
 
@@ -34,7 +34,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Agreement:
     """What ranks go on from."""
 
     group: str
@@ -50,11 +50,11 @@ def offer_of(manifest: StepManifest | None, own_id: str, *, wanted: bool) -> Off
     return Offer(wanted, manifest.group, steps, manifest.lost, own_id)
 
 
-def plan_of(offers: list[Offer]) -> Plan:
-    """The plan of all ranks, which is the same in each. FailedPrecondition: no rank can go on."""
+def agreement_of(offers: list[Offer]) -> Agreement:
+    """All ranks' agreement, the same in each. FailedPrecondition: no rank can go on."""
     wanted = [offer for offer in offers if offer.wanted]
     if not wanted:
-        return Plan(offers[0].own_id)
+        return Agreement(offers[0].own_id)
     furthest = max(wanted, key=lambda offer: sum(offer.steps))
     for rank, offer in enumerate(offers):
         if offer.wanted and offer.lost:
@@ -65,27 +65,27 @@ def plan_of(offers: list[Offer]) -> Plan:
         offer.group == furthest.group and not offer.lost and offer.steps == best for offer in offers
     ]
     receivers = tuple(rank for rank, has in enumerate(has_best) if not has)
-    return Plan(furthest.group, has_best.index(True), receivers)
+    return Agreement(furthest.group, has_best.index(True), receivers)
 
 
 class Exchange:
-    """The part of this rank in a plan. REQUIRES: torch.distributed is initialized."""
+    """The part of this rank in an agreement. REQUIRES: torch.distributed is initialized."""
 
-    def __init__(self, plan: Plan, own: StepManifest | None) -> None:
+    def __init__(self, agreement: Agreement, own: StepManifest | None) -> None:
         """Waits for all ranks. `own`: what this one has."""
-        self.plan = plan
+        self.agreement = agreement
         rank = dist.get_rank()
-        self.receives = rank in plan.receivers
-        self.sends = bool(plan.receivers) and rank == plan.source
-        self.manifest = own if plan.source >= 0 else None
-        if not plan.receivers:
+        self.receives = rank in agreement.receivers
+        self.sends = bool(agreement.receivers) and rank == agreement.source
+        self.manifest = own if agreement.source >= 0 else None
+        if not agreement.receivers:
             return
         sent = [self.manifest if self.sends else None]
-        dist.broadcast_object_list(sent, plan.source)
+        dist.broadcast_object_list(sent, agreement.source)
         if self.receives:
             self.manifest = sent[0]
         # The script may use the group of all ranks before a model.
-        self._group = dist.new_group([plan.source, *plan.receivers], backend="gloo")
+        self._group = dist.new_group([agreement.source, *agreement.receivers], backend="gloo")
 
     def check(self, optimizers: Iterable[Optimizer]) -> None:
         """FailedPrecondition: other ranks are not known to have the same states as this one."""
@@ -112,12 +112,12 @@ class Exchange:
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Sends the elements of a dense tensor in ordinary memory, or receives them."""
         flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-        dist.broadcast(flat, self.plan.source, self._group)
+        dist.broadcast(flat, self.agreement.source, self._group)
 
 
 def agree(own: StepManifest | None, own_id: str, *, wanted: bool) -> Exchange:
     """Exchanges what all ranks have. REQUIRES: torch.distributed is initialized, and all ranks call
-    at the same point. FailedPrecondition: as `plan_of`."""
+    at the same point. FailedPrecondition: as `agreement_of`."""
     offers = [Offer(wanted=False)] * dist.get_world_size()
     dist.all_gather_object(offers, offer_of(own, own_id, wanted=wanted))
-    return Exchange(plan_of(offers), own)
+    return Exchange(agreement_of(offers), own)

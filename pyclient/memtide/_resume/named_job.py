@@ -6,22 +6,18 @@ manifest does not name are freed, so that a job does not grow with each kill. Im
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 from memtide._capi import admin
 from memtide._capi.client import Client
-from memtide._node import resumed_step, training
-from memtide._node.step_manifest import StepManifest, read_manifest
+from memtide._daemon import training
+from memtide._daemon.job_sessions import check_is_alone
+from memtide._resume import resumed_step
+from memtide._resume.step_manifest import StepManifest, read_manifest
 from memtide.errors import DataLoss, FailedPrecondition
 
 _AT_ONCE = 256
-# A killed process's session ends when the kernel has closed its sockets.
-_LONGEST_WAIT_S = 5.0
-_POLL_S = 0.02
 
 
 class NamedJob:
@@ -37,7 +33,7 @@ class NamedJob:
         self._client = client
         self._says = resume and client.rank == 0
         if client.ranks == 1:
-            _check_is_alone(client, socket_dir, name)
+            check_is_alone(client, socket_dir, name)
         self._chunks = _chunks_of(client, socket_dir)
         _, serialized = client.committed()
         try:
@@ -76,46 +72,6 @@ class NamedJob:
             ids = unused[start : start + _AT_ONCE]
             self._client.free(self._client.attach(ids), len(ids))
         self._chunks = []
-
-
-def wait_until_free(socket_dir: Path, name: str, rank: int, ranks: int) -> None:
-    """Waits until no process of this user is in the job, or is this one of its ranks, so that what
-    that has committed last is final.
-
-    FailedPrecondition: a process still is after 5 s.
-    """
-    deadline = time.monotonic() + _LONGEST_WAIT_S
-    while sessions := [
-        s
-        for s in admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
-        if s.get("job_name") == name
-        and s.get("uid") == os.getuid()
-        and (ranks < 2 or s.get("ranks", 0) != ranks or s.get("rank", 0) == rank)
-    ]:
-        if time.monotonic() > deadline:
-            raise _in_use_error(sessions[0], name)
-        time.sleep(_POLL_S)
-
-
-def _check_is_alone(client: Client, socket_dir: Path, name: str) -> None:
-    """FailedPrecondition: another session is in the client's job."""
-    own = client.properties
-    others = [
-        session
-        for session in admin.inspect_node(socket_dir, sessions=True).get("sessions", [])
-        if int(session.get("job_id", 0)) == own.job_id
-        and int(session.get("session_id", 0)) != own.session_id
-    ]
-    if not own.session_id:  # One of them is the client's.
-        del others[:1]
-    if others:
-        raise _in_use_error(others[0], name)
-
-
-def _in_use_error(session: dict[str, Any], name: str) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"process {session.get('pid')} runs job '{name}': end it first, or choose another name"
-    )
 
 
 def _chunks_of(client: Client, socket_dir: Path) -> list[int]:

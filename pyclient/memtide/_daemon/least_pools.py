@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtide._node.private_daemon import Pools
+from memtide._daemon.private_daemon import Pools
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
 

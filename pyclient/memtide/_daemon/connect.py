@@ -11,13 +11,13 @@ from pathlib import Path
 from memtide._capi.client import Client, default_chunk_bytes
 from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
+from memtide._daemon import gpus, inspection, least_pools, training
+from memtide._daemon.job_sessions import wait_until_free
+from memtide._daemon.memory_budget import MemoryBudget, budget_of_cgroup
+from memtide._daemon.private_daemon import Pools, PrivateDaemon, answers
+from memtide._daemon.training import Training
 from memtide._memory import chunk_size
 from memtide._memory.chunk_size import Parameter
-from memtide._node import gpus, inspection, least_pools, training
-from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
-from memtide._node.named_job import wait_until_free
-from memtide._node.private_daemon import Pools, PrivateDaemon, answers
-from memtide._node.training import Training
 from memtide.errors import FailedPrecondition, ResourceExhausted, Unavailable
 
 # With fewer slots of host memory, the daemon opens no job: a step part uses a dozen at a time.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtide._capi.content_hash import LEAST_SECRET_BYTES
-from memtide._node import inspection
+from memtide._daemon import inspection
 
 _VARIABLE = "MEMTIDE_TRAINING"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memtide._node.memory_cgroup import tightest_limit
-from memtide._node.private_daemon import Pools
+from memtide._daemon.memory_cgroup import tightest_limit
+from memtide._daemon.private_daemon import Pools
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from memtide._capi.locate import default_ssd_dir, find_daemon
-from memtide._node.scratch_directory import ScratchDirectory
+from memtide._daemon.scratch_directory import ScratchDirectory
 from memtide.errors import Unavailable
 
 _START_TIMEOUT_S = 120.0

@@ -13,7 +13,7 @@ import pytest
 import torch
 from chosen_activations import managed
 from memtide._activations.activations import Activations
-from memtide._activations.choices import choices_of
+from memtide._activations.script_choices import choices_of
 from memtide.errors import UsageError
 from torch import nn
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""What the script says is to be done with what autograd saves.
+"""The script's choices for the tensors that autograd saves.
 
 A `Choice` holds for the process, for what is saved within a call of a module that the script names,
 or for what is saved within a `with memtide.activations(...)` block. The innermost one counts, in
