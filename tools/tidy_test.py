@@ -187,6 +187,12 @@ rule(
 )(cxx.check_visibility)
 
 rule(
+    "python-houses",
+    bad=("pyclient/memtide/_memory/a.py", "from memtide_plan import b\n"),
+    good=("pyclient/memtide/_cli/a.py", "from memtide_plan import b\n"),
+)(python.check_layering)
+
+rule(
     "python-layering",
     bad=("pyclient/memtide/_memory/a.py", "def f():\n    from memtide._daemon import b\n"),
     good=("pyclient/memtide/_daemon/a.py", "from memtide._memory import b\n"),

@@ -15,15 +15,19 @@ LAYERS = (
     ("_torch_hooks",),
     ("_activations",),
     ("_resume",),
-    ("_plot", "_optimizer_step", "_plan"),
+    ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),
     ("_daemon", "optim", "_checkpoint", "_sharing", "exchange"),
     ("_memory",),
-    ("_capi", "_pipeline_plan"),
+    ("_capi", "_plan_file"),
     ("_util",),
     ("errors",),
 )
+# Houses of their own, and the packages of memtide that are their doors. A house imports memtide and
+# the houses before it, but no door.
+HOUSES = {"memtide_plan": ("_cli", "pipeline"), "memtide_methods": ("exchange", "pipeline")}
 PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "memtide.pipeline")
+_PRIVATE = r"\bmemtide(\.\w+)*\._[a-z]|\b(from|import) memtide_|\bfrom memtide\.?\w* import _"
 # The one file that assigns to attributes of torch and of Python's standard library.
 REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
 # The one file that knows which types of devices are GPUs.
@@ -52,11 +56,14 @@ def memtide_imports(file):
         else:
             continue
         for name in names:
-            if name.startswith(("memtide.", ".")) or name == "memtide":
+            if name.startswith(("memtide.", ".", *HOUSES)) or name == "memtide":
                 yield node.lineno, name
 
 
 def check_layering(file):
+    if house := re.match(r"pyclient/(memtide_\w+)/", file.path):
+        yield from _check_house(file, house[1])
+        return
     match = re.fullmatch(r"pyclient/memtide/(\w+)(\.py|/.*\.py)", file.path)
     if not match or match[1] == "__init__":
         return
@@ -66,12 +73,33 @@ def check_layering(file):
         return
     for number, name in memtide_imports(file):
         other = (name.split(".") + [""])[1]
-        if name.startswith("."):
+        house = name.split(".")[0]
+        if house in HOUSES:
+            if match[1] not in HOUSES[house]:
+                yield number, f"{match[1]} is no door of {house}"
+        elif name.startswith("."):
             yield number, "import by the full name"
         elif other != match[1] and row_of(other) is not None and row_of(other) <= row:
             yield number, f"{other} does not stand below {match[1]}"
         elif other.startswith("_") and not other.startswith("__") and row_of(other) is None:
             yield number, f"{other} has no place in LAYERS"
+
+
+def _check_house(file, house):
+    above = list(HOUSES)[list(HOUSES).index(house) + 1 :] if house in HOUSES else None
+    if above is None:
+        yield 1, f"{house} has no place in HOUSES"
+        return
+    for number, name in memtide_imports(file):
+        first, second = (name.split(".") + [""])[:2]
+        if first in above or (first == "memtide" and second in ("__main__", *_doors())):
+            yield number, f"{name} stands above {house}"
+        elif name.startswith("."):
+            yield number, "import by the full name"
+
+
+def _doors():
+    return {door for doors in HOUSES.values() for door in doors}
 
 
 def check_public(file):
@@ -84,14 +112,14 @@ def check_public(file):
             yield 1, "a private module, or package, has a name that begins with an underscore"
     elif file.path.startswith(USERS) and file.path.endswith((".py", ".md")):
         for number, line in enumerate(file.lines, 1):
-            if re.search(r"\bmemtide(\.\w+)*\._[a-z]|\bfrom memtide\.?\w* import _", line):
+            if re.search(_PRIVATE, line):
                 yield number, "a private name of memtide"
 
 
 def check_foreign_attributes(file):
     """What belongs to another package is replaced by one file, so that all of it can be undone. A
     name counts as foreign where an import binds it, also if only in one function of the file."""
-    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == REPLACES:
+    if not re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path) or file.path == REPLACES:
         return
     tree = ast.parse(file.text)
     foreign = set()
@@ -121,7 +149,7 @@ def check_device_types(file):
     """One function says which types of devices are managed as GPUs, so that a test can have one
     without a GPU: elsewhere no type is compared with CUDA's, and torch's module of it is not named.
     """
-    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == DEVICES:
+    if not re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path) or file.path == DEVICES:
         return
     for node in ast.walk(ast.parse(file.text)):
         named = None
@@ -144,7 +172,7 @@ def import_circles(files):
     """(path, circle) for each circle of imports among the modules of pyclient/memtide."""
     modules = {}
     for file in files:
-        if re.fullmatch(r"pyclient/memtide/.*\.py", file.path):
+        if re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path):
             name = file.path.removeprefix("pyclient/").removesuffix(".py").replace("/", ".")
             modules[name.removesuffix(".__init__")] = file
     imports = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from memtide._daemon.connect import SessionRequest
 from memtide._launch.outputs import Outputs
 from memtide._launch.sharing import Sharing
-from memtide._plan.plan_file import Plan
+from memtide._plan_file.plan_file import Plan
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from memtide._daemon.inspection import LINKS
 from memtide._daemon.private_daemon import Pools
-from memtide._plan.plan_file import Plan
+from memtide._plan_file.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
 

@@ -8,17 +8,17 @@ import re
 from dataclasses import replace
 
 import pytest
-from memtide._plan import rows
-from memtide._plan.check import estimates
-from memtide._plan.devices.best import SYSTEMS, as_planned, best, bound_s
-from memtide._plan.devices.device_strategies import DeviceStrategy
-from memtide._plan.devices.pipelines import Pipelines
-from memtide._plan.estimate.work import Rates, work_of
-from memtide._plan.machine import Device, Drive, Machine
-from memtide._plan.model import Block, Model
-from memtide._plan.row_inputs import inputs_of
-from memtide._plan.row_results import predict
-from memtide._plan.training import States, Training
+from memtide._plan_file.machine import Device, Drive, Machine
+from memtide._plan_file.model import Block, Model
+from memtide._plan_file.training import States, Training
+from memtide_plan import rows
+from memtide_plan.check import estimates
+from memtide_plan.devices.best import SYSTEMS, as_planned, best, bound_s
+from memtide_plan.devices.device_strategies import DeviceStrategy
+from memtide_plan.devices.pipelines import Pipelines
+from memtide_plan.estimate.work import Rates, work_of
+from memtide_plan.row_inputs import inputs_of
+from memtide_plan.row_results import predict
 
 _WIDTH = 2048
 

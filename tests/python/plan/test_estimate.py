@@ -1,4 +1,4 @@
-"""memtide._plan.estimate: what a step takes follows from the machine, and what does not fit is
+"""memtide_plan.estimate: what a step takes follows from the machine, and what does not fit is
 said with the resource that lacks."""
 
 from __future__ import annotations
@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from memtide._plan.answer import Answer
-from memtide._plan.calibration import constant
-from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.phases import Part, Phases
-from memtide._plan.estimate.planned import trials_of
-from memtide._plan.estimate.sweep_interpolation import chosen_of_many, is_between
-from memtide._plan.estimate.system_strategies import strategy_of
-from memtide._plan.machine import Device, Drive, Machine
-from memtide._plan.model import Block, Model
-from memtide._plan.training import States, Training
+from memtide._plan_file.answer import Answer
+from memtide._plan_file.machine import Device, Drive, Machine
+from memtide._plan_file.model import Block, Model
+from memtide._plan_file.training import States, Training
 from memtide.errors import InvalidArgument
+from memtide_plan.calibration import constant
+from memtide_plan.estimate import estimate, estimate_all
+from memtide_plan.estimate.phases import Part, Phases
+from memtide_plan.estimate.planned import trials_of
+from memtide_plan.estimate.sweep_interpolation import chosen_of_many, is_between
+from memtide_plan.estimate.system_strategies import strategy_of
 
 GIB = 2**30
 WIDTH, MLP, LAYERS, WORDS = 2048, 8192, 16, 32000
