@@ -16,10 +16,10 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "bench/harness.h"
-#include "daemon/planner/activations/best_of_all.h"
-#include "daemon/planner/activations/search.h"
-#include "daemon/planner/activations/synthetic_model.h"
-#include "daemon/planner/activations/transformer_shape.h"
+#include "daemon/replay/activations/best_of_all.h"
+#include "daemon/replay/activations/search.h"
+#include "daemon/replay/activations/synthetic_model.h"
+#include "daemon/replay/activations/transformer_shape.h"
 
 ABSL_FLAG(bool, quick, false, "fewer blocks for the exhaustive search");
 

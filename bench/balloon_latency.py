@@ -27,7 +27,7 @@ import machine
 from figures import Pair
 from memtide._capi.client import Access, Client, Kind, Places
 from memtide._capi.library import Options
-from memtide._node import inspection
+from memtide._daemon import inspection
 
 _MIB = 2**20
 _CHUNK_BYTES, _CHUNKS = 16 * _MIB, 64

@@ -16,8 +16,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "bench/harness.h"
-#include "daemon/planner/activations/optimum.h"
-#include "daemon/planner/activations/testing/random_chain.h"
+#include "daemon/replay/activations/optimum.h"
+#include "daemon/replay/activations/testing/random_chain.h"
 
 ABSL_FLAG(uint64_t, chains, 10'000, "chains, of seeds one after another");
 ABSL_FLAG(uint64_t, first, 0, "the first seed");

@@ -6,7 +6,8 @@
 
 A C++ test is affected if Bazel says that it depends on a changed file. Tests of the packages that
 we ship depend on everything, and are affected only by what packs them. Python tests lie as the
-package does: pyclient/memtide/_trace/model.py affects tests/python/trace/. Where there is no such
+package does: pyclient/memtide/_trace/model.py affects tests/python/trace/, all of memtide_plan
+affects tests/python/plan/. Where there is no such
 folder, and for helpers of tests, the test files that name the module are affected. Where nothing is
 affected, nothing is printed.
 
@@ -55,6 +56,11 @@ def tests_naming(pattern, root):
 def affected_by(path, root):
     """The paths of the Python tests that one changed file affects."""
     file = Path(path)
+    if path.startswith("pyclient/memtide_plan/"):
+        return {f"{TESTS}/plan"}
+    if path.startswith("pyclient/memtide_methods/"):
+        path = path.replace("memtide_methods", "memtide")
+        file = Path(path)
     if path.startswith("pyclient/memtide/"):
         package = str(file.relative_to("pyclient/memtide").parent).lstrip("_")
         if package != "." and (root / TESTS / package).is_dir():

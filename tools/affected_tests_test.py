@@ -64,6 +64,8 @@ class AffectedTests(unittest.TestCase):
         self.assertEqual(self.pytest("pyclient/memtide/_trace/model.py"), ["tests/python/trace"])
 
     def test_a_module_without_a_folder_affects_the_tests_that_name_it(self):
+        self.assertEqual(self.pytest("pyclient/memtide_plan/a/b.py"), ["tests/python/plan"])
+        self.assertEqual(self.pytest("pyclient/memtide_methods/trace/b.py"), ["tests/python/trace"])
         self.assertEqual(self.pytest("pyclient/memtide/api.py"), ["tests/python/test_api.py"])
         plot = self.pytest("pyclient/memtide/_plot/memory_plot.py")
         self.assertEqual(plot, ["tests/python/test_plot.py"])

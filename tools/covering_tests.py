@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Finds out which test in Python runs which line of pyclient/memtide: covering_tests.py FOLDER JSON
+"""Finds out which test in Python runs which line of pyclient: covering_tests.py FOLDER JSON
 
 Runs the tests of a folder under coverage.py, with the programs that they start, and writes the
 seconds of each test that passes, and for each line the numbers of these tests that run it.
@@ -22,7 +22,7 @@ from shell import command
 
 ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = """[run]
-source = {root}/pyclient/memtide
+source = {root}/pyclient
 data_file = {scratch}/data/coverage
 parallel = true
 context = ${{PYTEST_CURRENT_TEST-}}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GPU_FILES = re.compile(
     r"_torch_hooks/(lease_dispatch|leaf_modules|gpu_\w+|compiled_\w+|device_guards"
     r"|dispatch_switch|mode_stack|step_dispatch)|_memory/(device_oom|covered_streams|hold)"
-    r"|_node/gpus|_util/devices"
+    r"|_daemon/gpus|_util/devices"
 )
 # In C++: the end of a function because a call that it made has failed, one line in each.
 PASSED_ON = re.compile(r"MEMTIDE_(RETURN_IF_ERROR|ASSIGN_OR_RETURN|LOAD|CHECK)\b")

@@ -40,7 +40,7 @@ from mutants import scratch_tree
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = "tools/equivalent.txt"
 CAUGHT_OF_100 = 95
-FOLDERS = {"engine": "daemon/engine", "client": "client", "pyclient": "pyclient/memtide"}
+FOLDERS = {"engine": "daemon/engine", "client": "client", "pyclient": "pyclient"}
 SIMULATIONS = (
     "//tests/sim:sim_test",
     "//tests/sim:rank_test",

@@ -187,14 +187,20 @@ rule(
 )(cxx.check_visibility)
 
 rule(
+    "python-houses",
+    bad=("pyclient/memtide/_memory/a.py", "from memtide_plan import b\n"),
+    good=("pyclient/memtide/_cli/a.py", "from memtide_plan import b\n"),
+)(python.check_layering)
+
+rule(
     "python-layering",
-    bad=("pyclient/memtide/_memory/a.py", "def f():\n    from memtide._node import b\n"),
-    good=("pyclient/memtide/_node/a.py", "from memtide._memory import b\n"),
+    bad=("pyclient/memtide/_memory/a.py", "def f():\n    from memtide._daemon import b\n"),
+    good=("pyclient/memtide/_daemon/a.py", "from memtide._memory import b\n"),
 )(python.check_layering)
 
 rule(
     "python-public",
-    bad=("examples/a.py", "from memtide._node import connect\n"),
+    bad=("examples/a.py", "from memtide._daemon import connect\n"),
     good=("examples/a.py", "from memtide.optim import AdamW\nimport memtide.errors\n"),
 )(python.check_public)
 

@@ -1,4 +1,4 @@
-"""Fits the constants of pyclient/memtide/_plan/data/calibration.json to the rows marked for it.
+"""Fits the constants of pyclient/memtide_plan/data/calibration.json to the rows marked for it.
 
     PYTHONPATH=pyclient python bench/plan/calibrate.py [--write] [--only NAME ...]
 
@@ -9,7 +9,7 @@ The planner's process has to be found: memtide-replay on PATH, or $MEMTIDE_REPLA
 import argparse
 import json
 
-from memtide._plan import calibration, check, fit, rows
+from memtide_plan import calibration, check, fit, rows
 
 
 def main() -> None:

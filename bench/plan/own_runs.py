@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memtide._plan import plan_file
-from memtide._plan.estimate.pools import host_reserve, states_bytes
-from memtide._plan.fastest import ask
-from memtide._plan.machine import Machine
-from memtide._plan.measure.this_machine import measure
-from memtide._plan.models.described import Described, Options
-from memtide._plan.models.source import model_of
-from memtide._plan.question import Planned, Question
-from memtide._plan.training import States, Training
+from memtide._plan_file import plan_file
+from memtide._plan_file.machine import Machine
+from memtide._plan_file.question import Planned, Question
+from memtide._plan_file.training import States, Training
+from memtide_plan.estimate.pools import host_reserve, states_bytes
+from memtide_plan.fastest import ask
+from memtide_plan.measure.this_machine import measure
+from memtide_plan.models.described import Described, Options
+from memtide_plan.models.source import model_of
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_gpt.py"
 STEPS = 10

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memtide._plan.ask.machine import machine_of
-from memtide._plan.ask.words import MachineWords
-from memtide._plan.fastest import ask
-from memtide._plan.models.source import model_of
-from memtide._plan.question import Question
-from memtide._plan.sweep import range_of, sweep
-from memtide._plan.training import Training
+from memtide._plan_file.question import Question
+from memtide._plan_file.training import Training
+from memtide_plan.ask.machine import machine_of
+from memtide_plan.ask.words import MachineWords
+from memtide_plan.fastest import ask
+from memtide_plan.models.source import model_of
+from memtide_plan.sweep import range_of, sweep
 
 MODELS = ("llama-3-8b", "gpt2-xl")
 FOLDER = Path(__file__).parents[2] / "pyclient" / "memtide" / "_plan" / "data" / "models"

@@ -28,7 +28,7 @@ sys.path += [str(_BENCH), str(_TRAINERS)]
 
 import daemon_process  # noqa: E402
 import torch  # noqa: E402
-from memtide._node import inspection  # noqa: E402
+from memtide._daemon import inspection  # noqa: E402
 from memtide._util.sizes import format_size  # noqa: E402
 from printing import text, tokenizer  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed  # noqa: E402

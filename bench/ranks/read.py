@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from memtide._capi.client import Places
-from memtide._node import inspection
+from memtide._daemon import inspection
 from memtide._torch_hooks import runtime
 from torch import nn
 

@@ -51,7 +51,7 @@ def flip_bit(gradient: torch.Tensor, bit: int) -> None:
 
 
 def usage() -> dict[str, Any]:
-    from memtide._node import inspection
+    from memtide._daemon import inspection
 
     kinds = inspection.inspect().kinds
     return {kind: one.host_bytes + one.ssd_bytes for kind, one in kinds.items()}

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import memtide
 import torch
 import train_gpt
+from memtide._daemon import inspection
 from memtide._memory.tensor_manager import manager_of
-from memtide._node import inspection
 from torch import nn
 from torch.nn import functional
 

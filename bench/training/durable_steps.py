@@ -14,7 +14,7 @@ from pathlib import Path
 import daemon_process
 import machine
 from figures import Pair
-from memtide._node import inspection
+from memtide._daemon import inspection
 from training import resume
 from training.placement import POOLS
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtide._node.resumed_step import resumed_step
+from memtide._resume.resumed_step import resumed_step
 from memtide.errors import (
     Aborted,
     DataLoss,

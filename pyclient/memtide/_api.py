@@ -12,15 +12,15 @@ from typing import Any, Literal
 import torch
 
 from memtide._activations.budget import Budget, Sampling, budget_of
-from memtide._activations.choices import choice_of_part, choices_of
+from memtide._activations.script_choices import choice_of_part, choices_of
 from memtide._checkpoint import safetensors_file
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
+from memtide._daemon.connect import Connection, SessionRequest, connect
+from memtide._daemon.memory_budget import MemoryBudget
+from memtide._daemon.private_daemon import Pools
 from memtide._memory.adoption import adopt_gradient, restore, restore_state
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
-from memtide._node.connect import Connection, SessionRequest, connect
-from memtide._node.memory_budget import MemoryBudget
-from memtide._node.private_daemon import Pools
 from memtide._telemetry.recorder import Recorder
 from memtide._torch_hooks import runtime as runtimes
 from memtide._util.sizes import parse_size
@@ -171,8 +171,8 @@ def offload(
     # Frozen parameters come first, so that scripts with the same ones have equal chunks of them,
     # whatever they train beside.
     for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
-        runtime.scope.name(parameter)
-        runtime.moments.adopt_parameter(parameter)
+        runtime.managed.name(parameter)
+        runtime.module_hooks.adopt_parameter(parameter)
         adopt_gradient(runtime.manager, parameter)
     optimizers = _listed(optimizer)
     for one in optimizers:

@@ -7,7 +7,7 @@ import re
 
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 
-# From design.md section 4: a package includes only itself and what stands below it. The planner
+# From design.md section 4: a package includes only itself and what stands below it. The replay
 # stands above the engine, which it plays.
 LAYERS = (
     "main",
@@ -16,7 +16,7 @@ LAYERS = (
     "session",
     "settings",
     "recovery",
-    "planner",
+    "replay",
     "engine",
     "policy",
     "optimizer",

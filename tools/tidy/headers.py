@@ -25,7 +25,7 @@ EXPENSIVE = {
         (
             "daemon/device/testing/cuda_device_fixture.h",
             "daemon/io/testing/disk_contract.h",
-            "daemon/planner/activations/testing/three_blocks.h",
+            "daemon/replay/activations/testing/three_blocks.h",
         ),
     ),
     "absl/container/flat_hash_map.h": (

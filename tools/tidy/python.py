@@ -6,8 +6,8 @@ A file is a tidy_test.File: only its path, text and lines are used.
 import ast
 import re
 
-# A package imports only itself and what stands in a row below its own. Imports inside functions and
-# those for types count, so that no circle can hide.
+# A package imports only itself and what stands in a row below its own. Imports inside functions,
+# those for types and those by importlib count, so that no circle can hide.
 LAYERS = (
     ("__main__",),
     ("_cli", "_metrics"),
@@ -15,15 +15,19 @@ LAYERS = (
     ("_torch_hooks",),
     ("_activations",),
     ("_resume",),
-    ("_plot", "_optimizer_step", "_plan"),
+    ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),
-    ("_node", "optim", "_checkpoint", "_sharing", "exchange"),
+    ("_daemon", "optim", "_checkpoint", "_sharing", "exchange"),
     ("_memory",),
-    ("_capi", "_pipeline_plan"),
+    ("_capi", "_plan_file"),
     ("_util",),
     ("errors",),
 )
+# Houses of their own, and the packages of memtide that are their doors. A house imports memtide and
+# the houses before it, but no door.
+HOUSES = {"memtide_plan": ("_cli", "pipeline"), "memtide_methods": ("exchange", "pipeline")}
 PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "memtide.pipeline")
+_PRIVATE = r"\bmemtide(\.\w+)*\._[a-z]|\b(from|import) memtide_|\bfrom memtide\.?\w* import _"
 # The one file that assigns to attributes of torch and of Python's standard library.
 REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
 # The one file that knows which types of devices are GPUs.
@@ -39,21 +43,27 @@ def row_of(package):
 
 
 def memtide_imports(file):
-    """(line, dotted module) of each import of memtide in a file in Python, at any depth."""
+    """(line, dotted module) of each import of memtide in a file in Python, at any depth: by a
+    statement, or by importlib.import_module of a literal."""
     for node in ast.walk(ast.parse(file.text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = "." * node.level + (node.module or "")
             names = [f"{package}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
         else:
             continue
         for name in names:
-            if name.startswith(("memtide.", ".")) or name == "memtide":
+            if name.startswith(("memtide.", ".", *HOUSES)) or name == "memtide":
                 yield node.lineno, name
 
 
 def check_layering(file):
+    if house := re.match(r"pyclient/(memtide_\w+)/", file.path):
+        yield from _check_house(file, house[1])
+        return
     match = re.fullmatch(r"pyclient/memtide/(\w+)(\.py|/.*\.py)", file.path)
     if not match or match[1] == "__init__":
         return
@@ -63,12 +73,33 @@ def check_layering(file):
         return
     for number, name in memtide_imports(file):
         other = (name.split(".") + [""])[1]
-        if name.startswith("."):
+        house = name.split(".")[0]
+        if house in HOUSES:
+            if match[1] not in HOUSES[house]:
+                yield number, f"{match[1]} is no door of {house}"
+        elif name.startswith("."):
             yield number, "import by the full name"
         elif other != match[1] and row_of(other) is not None and row_of(other) <= row:
             yield number, f"{other} does not stand below {match[1]}"
         elif other.startswith("_") and not other.startswith("__") and row_of(other) is None:
             yield number, f"{other} has no place in LAYERS"
+
+
+def _check_house(file, house):
+    above = list(HOUSES)[list(HOUSES).index(house) + 1 :] if house in HOUSES else None
+    if above is None:
+        yield 1, f"{house} has no place in HOUSES"
+        return
+    for number, name in memtide_imports(file):
+        first, second = (name.split(".") + [""])[:2]
+        if first in above or (first == "memtide" and second in ("__main__", *_doors())):
+            yield number, f"{name} stands above {house}"
+        elif name.startswith("."):
+            yield number, "import by the full name"
+
+
+def _doors():
+    return {door for doors in HOUSES.values() for door in doors}
 
 
 def check_public(file):
@@ -81,14 +112,14 @@ def check_public(file):
             yield 1, "a private module, or package, has a name that begins with an underscore"
     elif file.path.startswith(USERS) and file.path.endswith((".py", ".md")):
         for number, line in enumerate(file.lines, 1):
-            if re.search(r"\bmemtide(\.\w+)*\._[a-z]|\bfrom memtide\.?\w* import _", line):
+            if re.search(_PRIVATE, line):
                 yield number, "a private name of memtide"
 
 
 def check_foreign_attributes(file):
     """What belongs to another package is replaced by one file, so that all of it can be undone. A
     name counts as foreign where an import binds it, also if only in one function of the file."""
-    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == REPLACES:
+    if not re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path) or file.path == REPLACES:
         return
     tree = ast.parse(file.text)
     foreign = set()
@@ -118,7 +149,7 @@ def check_device_types(file):
     """One function says which types of devices are managed as GPUs, so that a test can have one
     without a GPU: elsewhere no type is compared with CUDA's, and torch's module of it is not named.
     """
-    if not re.fullmatch(r"pyclient/memtide/.*\.py", file.path) or file.path == DEVICES:
+    if not re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path) or file.path == DEVICES:
         return
     for node in ast.walk(ast.parse(file.text)):
         named = None
@@ -141,7 +172,7 @@ def import_circles(files):
     """(path, circle) for each circle of imports among the modules of pyclient/memtide."""
     modules = {}
     for file in files:
-        if re.fullmatch(r"pyclient/memtide/.*\.py", file.path):
+        if re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path):
             name = file.path.removeprefix("pyclient/").removesuffix(".py").replace("/", ".")
             modules[name.removesuffix(".__init__")] = file
     imports = {}
@@ -168,7 +199,13 @@ def import_circles(files):
 def check_the_rules(make_file):
     """Complaints about rules that do not see what is planted here."""
     folder = "pyclient/memtide/_memory"
-    for text in ("from memtide._api import a", "from . import b", "import memtide._new"):
+    for text in (
+        "from memtide._api import a",
+        "from . import b",
+        "import memtide._new",
+        "import importlib\nimportlib.import_module('memtide._api')",
+        "from importlib import import_module\nimport_module('memtide._api')",
+    ):
         if not list(check_layering(make_file(f"{folder}/a.py", text + "\n"))):
             yield f"rule python-layering does not see {text!r}"
     for path in ("pyclient/memtide/memory/a.py", "pyclient/memtide/api.py"):
@@ -198,7 +235,12 @@ def check_the_rules(make_file):
     if list(check_device_types(make_file(DEVICES, "def f(t):\n    return t.is_cuda\n"))):
         yield "rule device-types objects to the file that has the function"
     a_circle = {"a": "def f():\n    from memtide._memory import b\n", "b": "", "c": ""}
-    for text, circles in (("from memtide._memory.a import f\n", 1), ("import memtide\n", 0)):
+    by_name = "import importlib\nimportlib.import_module('memtide._memory.a').f()\n"
+    for text, circles in (
+        ("from memtide._memory.a import f\n", 1),
+        (by_name, 1),
+        ("import memtide\n", 0),
+    ):
         files = [make_file(f"{folder}/{n}.py", t) for n, t in {**a_circle, "b": text}.items()]
         if len(list(import_circles(files))) != circles:
             yield f"import_circles() does not see what {text!r} makes"

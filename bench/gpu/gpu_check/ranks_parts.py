@@ -20,7 +20,7 @@ _RANKS = 2
 _ASK = """
 import json
 from pathlib import Path
-from memtide._node import inspection
+from memtide._daemon import inspection
 here = Path("HERE")
 kinds = inspection.inspect(here).kinds
 use = {kind: [use.allocated_bytes, use.shared_bytes] for kind, use in kinds.items()}

@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from memtide._activations import choices
-from memtide._activations.block_plan import Moves
-from memtide._activations.choices import Choices
+from memtide._activations import script_choices
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._activations.kept_storages import KeptStorages
 from memtide._activations.plan import Choice
 from memtide._activations.plan_outcome import PlanOutcome
+from memtide._activations.plan_without_search import Moves
 from memtide._activations.planning import Planning
 from memtide._activations.recompute import Replacer
 from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
+from memtide._activations.script_choices import Choices
 from memtide._capi.client import Home
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, is_plain
@@ -78,20 +78,22 @@ class Activations:
     def open(self) -> None:
         """Begins, in this thread and in those that it starts. Before, only what is saved in a
         `within` block is managed."""
-        if self._chosen.default is choices.Choice.KEEP:
+        if self._chosen.default is script_choices.Choice.KEEP:
             return
         self.hooks.set()
         self._watch_calls()
-        if self._chosen.default is not choices.Choice.MOVE:
+        if self._chosen.default is not script_choices.Choice.MOVE:
             self.planning.open()
 
     @contextlib.contextmanager
-    def within(self, choice: choices.Choice) -> Iterator[None]:
+    def within(self, choice: script_choices.Choice) -> Iterator[None]:
         """A part of a forward pass, in this thread, of which everything is to stay, or to leave."""
         self._script_moves = True
-        is_first = choice is choices.Choice.MOVE and not self._closed and self.hooks.set_alone()
+        is_first = (
+            choice is script_choices.Choice.MOVE and not self._closed and self.hooks.set_alone()
+        )
         try:
-            with choices.within(choice):
+            with script_choices.within(choice):
                 yield
         finally:
             if is_first:
@@ -111,11 +113,11 @@ class Activations:
         if self._script_moves:
             self._leave()
         choice = self._chosen.now()
-        if choice is not choices.Choice.KEEP and not self._closed and self._may_move(tensor):
+        if choice is not script_choices.Choice.KEEP and not self._closed and self._may_move(tensor):
             entry = self._storages.add(saved)
             if self.planning.is_recording:
                 self.planning.note(entry, tensor)
-            if choice is choices.Choice.MOVE:
+            if choice is script_choices.Choice.MOVE:
                 # Its chunk may be anywhere: the script has not said how far it is to go.
                 self._storages.choose(entry, Choice.MOVE_TO_SSD)
             self._keep_budget()

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from memtide._activations.limit import Limit, Reading
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
-from memtide._node.connect import Connection
-from memtide._node.memory_budget import MemoryBudget, least_host_bytes
+from memtide._daemon.connect import Connection
+from memtide._daemon.memory_budget import MemoryBudget, least_host_bytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, Passing
 from memtide._util import heap

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from memtide._activations import block_plan
+from memtide._activations import plan_without_search
 from memtide._activations.block_calls import BlockCalls, Call
-from memtide._activations.block_plan import Moves
 from memtide._activations.blocks import Block, BlockFinder
-from memtide._activations.choices import Choices
 from memtide._activations.dear_results import DEAR_NODES
 from memtide._activations.kept_storages import KeptStorage, KeptStorages
 from memtide._activations.plan import ActivationPlan, BlockPlan, Choice
+from memtide._activations.plan_without_search import Moves
 from memtide._activations.profile import ActivationProfile, Part
 from memtide._activations.recompute import Mode, Recompute, Replacer
 from memtide._activations.recording import MomentName, Recording
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
+from memtide._activations.script_choices import Choices
 from memtide._activations.shape_plans import ShapePlans, Signature
 from memtide.errors import InvalidArgument
 
@@ -232,7 +232,7 @@ class Planning:
 
     def _plan_without_search(self, _profiled: Profiled | None) -> ActivationPlan:
         modules = [block.module for block in self._blocks]
-        return block_plan.plan(modules, self._rehearsed or {}, self._moves)
+        return plan_without_search.plan(modules, self._rehearsed or {}, self._moves)
 
     def _apply(self, plan: ActivationPlan | None) -> None:
         modes = {}
@@ -243,7 +243,7 @@ class Planning:
         for module in self._wanted:
             known = (self._rehearsed or {}).get(module, Rehearsed())
             if known.reason is None:
-                modes[module] = block_plan.mode_of(known)
+                modes[module] = plan_without_search.mode_of(known)
         self.recomputed = len(modes)
         self._recompute.plan(modes)
         self._plan = plan

@@ -27,7 +27,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils.checkpoint import checkpoint
 
-from memtide._activations import choices
+from memtide._activations import script_choices
 from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
 from memtide._activations.default_hooks import in_checkpoint, is_memtide_s
@@ -177,7 +177,7 @@ def reason_against_call(module: nn.Module) -> str | None:
     hooks = top_hooks()
     if hooks is not None and not is_memtide_s(hooks[0]):
         return "it runs within a checkpoint or saved-tensor hooks of the script's own"
-    if choices.is_by_tensor():
+    if script_choices.is_by_tensor():
         return "the script chooses whether what is saved in it stays or leaves"
     if torch._C._get_tracing_state() is not None:
         return "it is traced"

@@ -26,7 +26,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from memtide._activations import choices, dear_results, effects
+from memtide._activations import dear_results, effects, script_choices
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
 from memtide._activations.effects import State
@@ -164,7 +164,7 @@ class Rehearsal:
         tensors = arguments.tensors
         before, random = State(block, tensors), RandomStates(device)
         again = arguments.given(tensors)  # Before the block changes its containers.
-        first, chosen_before = FirstRun(notes.refuse), choices.entered_by_tensor()
+        first, chosen_before = FirstRun(notes.refuse), script_choices.entered_by_tensor()
         with _Watching() as watching, first.recorded():
             output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
@@ -177,7 +177,7 @@ class Rehearsal:
         reason = before.change_to(after) or _reason_against_output(output, tensors)
         if notes.uses is not None:
             reason = f"the script has {notes.uses} in it"
-        if choices.entered_by_tensor() != chosen_before:
+        if script_choices.entered_by_tensor() != chosen_before:
             reason = "the script chooses whether what is saved in it stays or leaves"
         if watching.has_collectives:
             reason = "it has collectives"

@@ -2,7 +2,7 @@
 
 An iteration's trace is whole only after the next one has begun, so a plan comes one iteration after
 its profile. Where the search finds none, or cannot run, blocks are planned without it
-(block_plan.py).
+(plan_without_search.py).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from memtide._cli.parser import Parser, add_socket_dir
 from memtide._cli.quota_text import KEYS
+from memtide._util.parser import Parser, add_socket_dir
 
 _Sockets = Callable[[argparse.Namespace], Path]
 

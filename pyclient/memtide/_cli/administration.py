@@ -14,8 +14,8 @@ from rich.table import Table
 from memtide._capi import admin
 from memtide._cli import idle, quota_text
 from memtide._cli.status import plain
-from memtide._node import inspection
-from memtide._node.inspection import Job, Node
+from memtide._daemon import inspection
+from memtide._daemon.inspection import Job, Node
 from memtide._util.console import make_console, print_whole
 from memtide._util.sizes import format_size
 from memtide.errors import NotFound, UsageError

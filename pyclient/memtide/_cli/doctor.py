@@ -21,8 +21,8 @@ from rich.table import Table
 from memtide._capi import admin, client
 from memtide._capi.locate import default_socket_dir, default_ssd_dir, find_daemon
 from memtide._cli import status
-from memtide._node import inspection
-from memtide._node.inspection import HostMemory
+from memtide._daemon import inspection
+from memtide._daemon.inspection import HostMemory
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
 

@@ -9,17 +9,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from memtide_plan.command import plan
+
 from memtide import __version__
 from memtide._activations.explain import TracedActivations
 from memtide._capi.locate import default_socket_dir
-from memtide._cli import admin, plan, run
-from memtide._cli.parser import Parser, add_socket_dir
-from memtide._node import private_daemon
+from memtide._cli import admin, run
+from memtide._daemon import private_daemon
 from memtide._trace import explain
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces
 from memtide._trace.explain_memory import explain_memory
 from memtide._trace.files import RAW_SUFFIX
+from memtide._util.parser import Parser, add_socket_dir
 from memtide.errors import MemtideError, NotInstalled, PermissionDenied, Unavailable, UsageError
 
 _EXIT_FAILURE = 1
@@ -253,7 +255,7 @@ def _doctor(flags: argparse.Namespace) -> _Action:
     from memtide._util.console import make_console
 
     if flags.measure is not None:
-        from memtide._cli import measure
+        from memtide_plan.command import measure
 
         measure.print_measurement(flags.ssd_dir, flags.measure, make_console())
         return lambda: 0

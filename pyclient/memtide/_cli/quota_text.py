@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memtide._node.inspection import QuotaUse
+from memtide._daemon.inspection import QuotaUse
 from memtide._util.sizes import format_size, parse_size
 from memtide.errors import UsageError
 

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from memtide._cli.parser import Parser, add_socket_dir
+from memtide._daemon.connect import SessionRequest
+from memtide._daemon.memory_budget import MemoryBudget
+from memtide._daemon.private_daemon import Pools
 from memtide._launch.program import Program
-from memtide._node.connect import SessionRequest
-from memtide._node.memory_budget import MemoryBudget
-from memtide._node.private_daemon import Pools
 from memtide._trace.files import RAW_SUFFIX
+from memtide._util.parser import Parser, add_socket_dir
 from memtide._util.sizes import parse_size
 from memtide.errors import UsageError
 
@@ -170,7 +170,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     from memtide._launch.outputs import Outputs
     from memtide._launch.planned_run import planned_pools
     from memtide._launch.sharing import Sharing
-    from memtide._plan import plan_file
+    from memtide._plan_file import plan_file
 
     pools = Pools(
         device_bytes=_size(flags.device_pool),

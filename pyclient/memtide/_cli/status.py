@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from memtide._cli.quota_text import quota_line
-from memtide._node import inspection
-from memtide._node.inspection import HostMemory, Node, Others, SsdDirectory, UserSsdWrites
+from memtide._daemon import inspection
+from memtide._daemon.inspection import HostMemory, Node, Others, SsdDirectory, UserSsdWrites
 from memtide._telemetry.summary_tables import kinds_table, pools_table, shared_line
 from memtide._util.sizes import format_size
 

@@ -10,10 +10,10 @@ from memtide._activations.budget import Budget, Sampling
 from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
+from memtide._daemon.training import Training
 from memtide._launch.sharing import Sharing
 from memtide._memory.chunk_size import Parameter
-from memtide._node.step_manifest import StepManifest
-from memtide._node.training import Training
+from memtide._resume.step_manifest import StepManifest
 from memtide._telemetry.observer import Observer
 from memtide._trace.allocator import AllocatorRecord
 from memtide._util.import_hook import after_import
@@ -21,7 +21,7 @@ from memtide._util.import_hook import after_import
 if TYPE_CHECKING:
     import torch
 
-    from memtide._resume.nodes import Exchange
+    from memtide._resume.agree_across_nodes import Exchange
     from memtide._torch_hooks.runtime import Runtime
     from memtide._torch_hooks.shared_layers import SharedLayers
 
@@ -60,7 +60,7 @@ def install(
     """
 
     def start() -> Runtime:
-        from memtide._activations.planned_choices import PlannedChoices
+        from memtide._activations.choices_by_block import ChoicesByBlock
         from memtide._torch_hooks import runtime
         from memtide._torch_hooks.shared_layers import SharedLayers
 
@@ -72,7 +72,7 @@ def install(
             observer if budget is None else Sampling(budget, observer),
             adopt_everything=True,
             allowance=None if budget is None else budget.allowance_bytes,
-            chosen=PlannedChoices(activations, say) if activations else None,
+            chosen=ChoicesByBlock(activations, say) if activations else None,
             training=training,
             shares_contents=shares_contents,
             shared_layers=shared,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memtide._launch.on_path import memtide_run
+from memtide._launch.on_path import memtide_unmanaged
 from memtide.errors import FailedPrecondition
 
 
@@ -38,4 +38,4 @@ def entered(parent: int, is_in_chunks: Callable[[Any], bool]) -> None:
 
     torch_modules.register_module_forward_pre_hook(before_forward)
     torch_modules.register_module_module_registration_hook(registered)
-    memtide_run.say_at_first_step(f"it {reason}")
+    memtide_unmanaged.say_at_first_step(f"it {reason}")

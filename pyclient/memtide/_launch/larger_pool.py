@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from memtide._capi import locate
-from memtide._node.connect import Connection
+from memtide._daemon.connect import Connection
 from memtide._telemetry.process_memory import available_host_bytes
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
@@ -34,7 +34,7 @@ from memtide.errors import MemtideError
 _LEAST_GAIN = 1.1
 _LONGEST_REPLAY_S = 1.0
 _LINKS_TO_SSD = ("ssd_read_bytes", "ssd_written_bytes")
-_WARM_UP_ITERATIONS = 2  # As memtide-replay leaves out (daemon/planner/replay.h).
+_WARM_UP_ITERATIONS = 2  # As memtide-replay leaves out (daemon/replay/replay.h).
 # The queues of memtide-replay by the tiers of a transfer, each with the flags of its speed. A disk
 # has one for reads and writes; the two directions of a device's link have one speed.
 _QUEUES = {

@@ -11,6 +11,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from memtide._activations.budget import Budget, budget_of
+from memtide._daemon import least_pools, training
+from memtide._daemon.connect import Connection, Reached, SessionRequest, open_session, reach
+from memtide._daemon.memory_budget import MemoryBudget
+from memtide._daemon.private_daemon import Pools
 from memtide._launch import (
     deferred_start,
     forked,
@@ -28,11 +32,8 @@ from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
-from memtide._node import least_pools, resumed_step, training
-from memtide._node.connect import Connection, Reached, SessionRequest, open_session, reach
-from memtide._node.memory_budget import MemoryBudget
-from memtide._node.named_job import NamedJob
-from memtide._node.private_daemon import Pools
+from memtide._resume import resumed_step
+from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
 from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder
@@ -321,14 +322,14 @@ class Managed:
         """The process group is there: the nodes of a named job agree on what it goes on from."""
         if os.getpid() != self._owner or not ranks.are_on_other_nodes():
             return
-        from memtide._resume import nodes
+        from memtide._resume import agree_across_nodes
 
         self._first.come()
         if self._job is None or self._has_agreed:
             return
         self._has_agreed = True
         job = self._job
-        exchange = nodes.agree(job.committed, training.own_id(), wanted=job.is_wanted)
+        exchange = agree_across_nodes.agree(job.committed, training.own_id(), wanted=job.is_wanted)
         job.settle(exchange.manifest, is_here=not exchange.receives)
         deferred_start.go_on_from(exchange)
 

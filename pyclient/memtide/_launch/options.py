@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from memtide._daemon.connect import SessionRequest
 from memtide._launch.outputs import Outputs
 from memtide._launch.sharing import Sharing
-from memtide._node.connect import SessionRequest
-from memtide._plan.plan_file import Plan
+from memtide._plan_file.plan_file import Plan
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from memtide._capi import admin
+from memtide._daemon.connect import Connection
 from memtide._launch import deferred_start, planned_run
-from memtide._node.connect import Connection
-from memtide._plan.plan_file import Plan
+from memtide._plan_file.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._trace import files as trace_files
 from memtide._trace import model as traces

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from memtide._node.inspection import LINKS
-from memtide._node.private_daemon import Pools
-from memtide._plan.plan_file import Plan
+from memtide._daemon.inspection import LINKS
+from memtide._daemon.private_daemon import Pools
+from memtide._plan_file.plan_file import Plan
 from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
 

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from memtide._daemon import least_pools, training
+from memtide._daemon.connect import SessionRequest, find_or_start, reach
 from memtide._launch import started_process
 from memtide._launch.distributed_launchers import Launcher, launcher_in
 from memtide._launch.managed_process import Managed
 from memtide._launch.options import Options
 from memtide._launch.program import Program, run_program
 from memtide._launch.uncaught import uncaught
-from memtide._node import least_pools, training
-from memtide._node.connect import SessionRequest, find_or_start, reach
 from memtide._plot import memory_plot
 from memtide._trace import files as trace_files
 from memtide._util.output_file import check_writable

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from memtide._launch.on_path import memtide_run
-from memtide._node.scratch_directory import ScratchDirectory
+from memtide._daemon.scratch_directory import ScratchDirectory
+from memtide._launch.on_path import memtide_unmanaged
 from memtide.errors import Unavailable
 
 _OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"
@@ -40,8 +40,8 @@ class RunFolder:
         """From now on, Python processes that this one starts are of this run, and may `read` what
         `inherited` is."""
         (self.path / _OPTIONS).write_bytes(pickle.dumps(inherited))
-        os.environ[memtide_run.VARIABLE] = str(self.path)
-        on_path = str(Path(memtide_run.__file__).parent)
+        os.environ[memtide_unmanaged.VARIABLE] = str(self.path)
+        on_path = str(Path(memtide_unmanaged.__file__).parent)
         paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         if on_path not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([*paths, on_path])
@@ -58,8 +58,8 @@ class RunFolder:
         except PermissionError:
             pass
         raise Unavailable(
-            f"{self.path}, which {memtide_run.VARIABLE} names, is not of this user: start the "
-            "process as the user of memtide run"
+            f"{self.path}, which {memtide_unmanaged.VARIABLE} names, is not of this user: start "
+            "the process as the user of memtide run"
         )
 
     def mark_trained(self) -> None:

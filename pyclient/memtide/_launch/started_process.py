@@ -13,9 +13,9 @@ from pathlib import Path
 
 from memtide._launch import ranks
 from memtide._launch.first_parameter import FirstParameter
-from memtide._launch.on_path import memtide_run
+from memtide._launch.on_path import memtide_unmanaged
 from memtide._launch.run_folder import RunFolder
-from memtide._node import resumed_step
+from memtide._resume import resumed_step
 from memtide.errors import MemtideError, ResourceExhausted, Unavailable
 
 _is_arranged = False
@@ -31,7 +31,9 @@ def torch_imported() -> None:
     """Torch is imported in this process, which has a run's folder in its environment."""
     if not _is_arranged:
         arrange()
-        first = FirstParameter(lambda: join(RunFolder(Path(os.environ[memtide_run.VARIABLE]))))
+        first = FirstParameter(
+            lambda: join(RunFolder(Path(os.environ[memtide_unmanaged.VARIABLE])))
+        )
         resumed_step.settle_by(first.come)
 
 
@@ -40,21 +42,21 @@ def join(run: RunFolder) -> None:
     try:
         _join(run)
     except FileNotFoundError:
-        memtide_run.say_at_first_step("the memtide run that started it has ended")
+        memtide_unmanaged.say_at_first_step("the memtide run that started it has ended")
     except ResourceExhausted as error:
-        memtide_run.say_at_first_step(
+        memtide_unmanaged.say_at_first_step(
             f"{error}; other processes of the run have the rest: let the process that starts this "
             "one make no parameters, or give the run larger pools"
         )
     except MemtideError as error:
-        memtide_run.say_at_first_step(str(error))
+        memtide_unmanaged.say_at_first_step(str(error))
 
 
 def _join(run: RunFolder) -> None:
     # These import much that a process does not need that never trains.
+    from memtide._daemon.private_daemon import answers
     from memtide._launch.managed_process import Managed
     from memtide._launch.options import Inherited
-    from memtide._node.private_daemon import answers
 
     inherited: Inherited = run.read()
     options, request = inherited.options, inherited.options.request

@@ -169,7 +169,7 @@ class TensorManager:
         counts = self._arenas.chunks_by_kind()
         return {kind: count * self.chunk_bytes for kind, count in counts.items()}
 
-    def under_pressure(self) -> bool:
+    def exceeds_lease_budget(self) -> bool:
         """Whether there are more chunks than may be leased at once. The ledger reads that budget
         once an iteration, as the job's share of a pool may change."""
         return self.chunks() > self.ledger.budget
@@ -288,14 +288,14 @@ class TensorManager:
     def end_activations(self) -> None:
         """Called once an iteration. The chunks of activations that are dropped are used again."""
         self._arenas.end_iteration()
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
 
     def take_over(
         self, kind: Kind, row: int, places: Iterable[int], spans: Iterable[tuple[int, int]]
     ) -> list[torch.UntypedStorage]:
         """As Arena.take_over, for chunks of parameters, or of states number `row`."""
         storages = self._arenas.of(kind, row).take_over(places, spans)
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
         return storages
 
     def take_over_beside(
@@ -308,7 +308,7 @@ class TensorManager:
 
     def note_new_chunks(self) -> None:
         """To be called when take_over_beside has added chunks."""
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
 
     def arena_number(self, place: int) -> int:
         """A number of the arena that has the chunk at a place: parameters, states, then others."""
@@ -317,13 +317,13 @@ class TensorManager:
     def trim_all(self) -> None:
         """Returns all chunks without a live tensor to the pools."""
         self._arenas.close()
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
 
     def trim(self) -> None:
         """Returns chunks without a live tensor to the pools, if memory is short."""
-        if self.under_pressure():
+        if self.exceeds_lease_budget():
             self._arenas.trim()
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
 
     @property
     def gradient_bytes(self) -> int:
@@ -335,9 +335,9 @@ class TensorManager:
         would be written back to make room, for nothing, and a write to them would first read the
         dead content from SSD. New chunks have no content to read."""
         gradients = self._arenas.gradients
-        if gradients.has_returned and self.under_pressure():
+        if gradients.has_returned and self.exceeds_lease_budget():
             gradients.renew()
-            self._note_pressure()
+            self._note_whether_leases_are_needed()
 
     def copy_bytes(
         self, source: torch.Tensor, target: torch.Tensor, *, starts_threads: bool = True
@@ -382,7 +382,7 @@ class TensorManager:
         script has dropped are freed before: during a hold there will be no others."""
         self._arenas.gradients.trim()
         held = self.ledger.hold(self._arenas.places())
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
         return held
 
     def is_all_held(self) -> bool:
@@ -392,17 +392,17 @@ class TensorManager:
     def end_hold(self) -> None:
         """Ends the hold, if there is one."""
         self.ledger.end_hold()
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
 
-    def _note_pressure(self) -> None:
+    def _note_whether_leases_are_needed(self) -> None:
         ledger = self.ledger
-        ledger.active = (ledger.strict and not ledger.holding) or self.under_pressure()
+        ledger.active = (ledger.strict and not ledger.holding) or self.exceeds_lease_budget()
 
     def _may_use_all(self) -> bool:
         """Called when an arena may have grown. During a hold no operation leases what it uses, so
         the hold has to have the new chunks, too. False: they do not fit. The caller drops the
         tensor that it has there, and what was to be moved stays in ordinary memory."""
-        self._note_pressure()
+        self._note_whether_leases_are_needed()
         if not self.ledger.holding or self.is_all_held():
             return True
         return self.ledger.extend_hold(self._arenas.places())

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from memtide._capi.client import Client
 from memtide._capi.optimizer_step import StepOptions
-from memtide._node.training import Training
+from memtide._daemon.training import Training
 from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
 from memtide._optimizer_step.rank_parts import RankParts
 from memtide._optimizer_step.self_check import SelfCheck

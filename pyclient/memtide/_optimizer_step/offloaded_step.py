@@ -44,8 +44,8 @@ from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import StepOptions
 from memtide._checkpoint.pending_checkpoints import PendingCheckpoints
 from memtide._checkpoint.safetensors_file import Checkpoint
+from memtide._daemon.training import Training
 from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
-from memtide._node.training import Training
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
@@ -163,7 +163,7 @@ class OffloadedSteps:
             if self.calls.shares:
                 self.speculative.allowed = False
             self._present.undo = Undo()
-            if not self._under_pressure():
+            if not self._prefers_parts():
                 self._checkpoints.write_now()
         else:
             self._note_here(optimizer)
@@ -233,7 +233,7 @@ class OffloadedSteps:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
         step, or at once if there is none because this process steps."""
         self._checkpoints.request(checkpoint)
-        if not self.allowed or self.here or not self.steps or not self._under_pressure():
+        if not self.allowed or self.here or not self.steps or not self._prefers_parts():
             self._checkpoints.write_now()
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class OffloadedSteps:
     @property
     def in_parts(self) -> bool:
         """Whether the next step is computed in parts, as far as it can be."""
-        return self.allowed and self._under_pressure()
+        return self.allowed and self._prefers_parts()
 
     @property
     def _has_ranks(self) -> bool:
@@ -260,7 +260,7 @@ class OffloadedSteps:
             self._present.optimizer is not None
             and self.allowed
             and self._manager.here
-            and self._under_pressure()
+            and self._prefers_parts()
             and not torch.compiler.is_compiling()
         )
 
@@ -271,7 +271,7 @@ class OffloadedSteps:
             return False
         return not any(is_sharded(p) for g in optimizer.param_groups for p in g["params"])
 
-    def _under_pressure(self) -> bool:
+    def _prefers_parts(self) -> bool:
         # What fits is stepped in place, which is faster: shadow chunks would evict other chunks. So
         # are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
@@ -455,7 +455,7 @@ class OffloadedSteps:
 
     def _end_parts(self, why: str, optimizer: Optimizer | None) -> None:
         """Leaves all later steps to the threads of the script. `optimizer`: makes the first one."""
-        is_news = self.steps > 0 or self._under_pressure()
+        is_news = self.steps > 0 or self._prefers_parts()
         self.allowed = False
         self.speculative.close()
         self._shadows.free()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from memtide._capi.client import Client
 from memtide._capi.content_hash import hash_pieces
 from memtide._capi.shared_part import PartDifference, PartState
-from memtide._node.training import Training
+from memtide._daemon.training import Training
 from memtide._optimizer_step.part_contents import PartContents, contents_of
 from memtide._optimizer_step.partition import Batch, Geometry
 from memtide._optimizer_step.torch_options import TorchOptions

@@ -1,4 +1,4 @@
-"""Writes optimizers to step manifests, and makes tensors from these (_node/step_manifest.py)."""
+"""Writes optimizers to step manifests, and makes tensors from these (_resume/step_manifest.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._memory.tensor_manager import TensorManager
-from memtide._node.step_manifest import SavedOptimizer, SavedParameter, SavedTensor, StepManifest
+from memtide._resume.step_manifest import SavedOptimizer, SavedParameter, SavedTensor, StepManifest
 
 
 class ManifestWriter:

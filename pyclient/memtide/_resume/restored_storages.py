@@ -14,8 +14,8 @@ from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.alignment import aligned
 from memtide._memory.tensor_manager import TensorManager
-from memtide._node.step_manifest import SavedTensor, StepManifest
 from memtide._resume.manifest_writer import type_of
+from memtide._resume.step_manifest import SavedTensor, StepManifest
 from memtide.errors import DataLoss
 
 _Span = tuple[int, int]  # The offset in the manifest's chunks, one after the other, and the bytes.

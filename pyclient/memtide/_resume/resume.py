@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import Optimizer
 
+from memtide._daemon import training
 from memtide._memory.adoption import adopt_state_of, move_to, ordinary_tensors
 from memtide._memory.tensor_manager import TensorManager
-from memtide._node import training
-from memtide._node.step_manifest import SavedOptimizer, SavedTensor, StepManifest
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
 from memtide._resume.restored_storages import RestoredStorages
+from memtide._resume.step_manifest import SavedOptimizer, SavedTensor, StepManifest
 from memtide.errors import FailedPrecondition
 
 if TYPE_CHECKING:
-    from memtide._resume.nodes import Exchange
+    from memtide._resume.agree_across_nodes import Exchange
 
 
 class ResumedJob:
@@ -58,7 +58,7 @@ class ResumedJob:
                 "on the step from which they go on: call that first"
             )
         self._manifest, self._exchange = exchange.manifest, exchange
-        self._group = exchange.plan.group
+        self._group = exchange.agreement.group
 
     def know(self, optimizer: Optimizer) -> None:
         """Registers an optimizer that was created or has got another parameter group."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from memtide._node.inspection import KINDS, TIERS
+from memtide._daemon.inspection import KINDS, TIERS
 
 
 @dataclass(frozen=True)

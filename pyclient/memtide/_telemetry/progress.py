@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-from memtide._node.inspection import Pool
+from memtide._daemon.inspection import Pool
 from memtide._telemetry.observer import Passing
 from memtide._telemetry.recorder import Record, Recorder
 from memtide._util.sizes import format_size

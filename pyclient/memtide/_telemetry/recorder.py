@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from memtide._capi.client import Client, Stats
-from memtide._node import inspection
-from memtide._node.inspection import LINKS, STALLS, Node, Pool
+from memtide._daemon import inspection
+from memtide._daemon.inspection import LINKS, STALLS, Node, Pool
 from memtide._telemetry import process_memory
 from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from memtide._daemon.inspection import KINDS, LINKS, STALLS, Node, Usage
 from memtide._memory.chunk_size import Estimate
-from memtide._node.inspection import KINDS, LINKS, STALLS, Node, Usage
 from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
 

@@ -28,7 +28,7 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.tensor_manager import TensorManager, address_of
 from memtide._torch_hooks.compiled_leases import active_net
-from memtide._torch_hooks.module_hooks import Known, Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
 
 Function = Callable[..., Any]
 # The most calls with other tensors whose chunks a region knows. Few models have as many layers.
@@ -38,10 +38,10 @@ _MOST_KNOWN = 256
 class CompiledRegions:
     """Knows the compiled regions of all threads."""
 
-    def __init__(self, manager: TensorManager, moments: Moments) -> None:
+    def __init__(self, manager: TensorManager, module_hooks: ModuleHooks) -> None:
         self._manager = manager
         self._ledger = manager.ledger
-        self._moments = moments
+        self._module_hooks = module_hooks
         self._warned: set[Any] = set()  # The code that runs uncompiled.
         self._closed = False
         # Called before a compiled function, in which module hooks do not fire.
@@ -110,14 +110,14 @@ class CompiledRegions:
         """What calls a region, `uncompiled` where it has become too large."""
 
         def run(*args: Any) -> Any:
-            if self._closed or not self._manager.here or not self._moments.begin_forward():
+            if self._closed or not self._manager.here or not self._module_hooks.begin_forward():
                 return compiled(*args)
             known = region.look_at(args)
             function = compiled
             if active_net() is not None and self._is_too_large(set(known.places.numbers)):
                 self._warn(code, known.places.count)
                 function = uncompiled()
-            return self._moments.run_region(known, lambda: function(*args))
+            return self._module_hooks.run_region(known, lambda: function(*args))
 
         return run
 
@@ -125,8 +125,8 @@ class CompiledRegions:
         if self._closed or not self._manager.here:
             return lambda: None
         self.before_call()
-        self._moments.hide()
-        return self._moments.show
+        self._module_hooks.hide()
+        return self._module_hooks.show
 
     def _is_too_large(self, places: set[int]) -> bool:
         return not self._ledger.can_keep(places)
@@ -171,9 +171,9 @@ class _Region:
         self._manager = manager
         self._name = name
         # By the addresses of managed tensors, and whether any is trained; the oldest use first.
-        self._known: dict[tuple[tuple[int, ...], bool], Known] = {}
+        self._known: dict[tuple[tuple[int, ...], bool], ModuleParameters] = {}
 
-    def look_at(self, args: Iterable[Any]) -> Known:
+    def look_at(self, args: Iterable[Any]) -> ModuleParameters:
         """The chunks under these arguments."""
         base, end = self._manager.base, self._manager.end
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
@@ -187,7 +187,7 @@ class _Region:
         known = self._known.pop(key, None)
         # Another tensor may have been made where one was before.
         if known is None or not _are_alive(known.parameters, leaves):
-            known = Known(self._name)
+            known = ModuleParameters(self._name)
             known.addresses = addresses
             known.places = Places(
                 {place for _, each in managed for place in self._manager.element_places(each)}

@@ -41,7 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -55,7 +55,7 @@ class DispatchSwitch:
     def __init__(
         self,
         manager: TensorManager,
-        moments: Moments,
+        module_hooks: ModuleHooks,
         mode: TorchDispatchMode,
         elastic: DeviceOomHandler,
         steps_elsewhere: Callable[[], bool],
@@ -65,7 +65,7 @@ class DispatchSwitch:
         self.lean = False  # Whether there is a lean phase.
         self._manager = manager
         self._ledger = manager.ledger
-        self._moments = moments
+        self._module_hooks = module_hooks
         self._mode = mode
         self._elastic = elastic
         self._steps_elsewhere = steps_elsewhere
@@ -90,8 +90,8 @@ class DispatchSwitch:
             return
         self._phases += 1
         self.lean = self._phases % _LOOK_EVERY != 0
-        if self.lean and not self._moments.sampling:
-            self._moments.unwatch()
+        if self.lean and not self._module_hooks.sampling:
+            self._module_hooks.unwatch()
         mode_stack.take_off(self._mode)
 
     def end_phase(self) -> None:
@@ -99,7 +99,7 @@ class DispatchSwitch:
         if not self._ledger.holding or not self._is_owner():
             return
         mode_stack.put_back(self._mode, 0)
-        self._moments.watch()
+        self._module_hooks.watch()
         self.lean = False
         self._manager.end_hold()
 

@@ -18,7 +18,7 @@ from typing import Any
 from memtide._capi.client import Kind
 from memtide._memory.adoption import adopt_part_of_gradient, adopt_together
 from memtide._memory.tensor_manager import TensorManager
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._util.devices import gpu_module
 
 
@@ -75,12 +75,12 @@ def _adopt_gradients(manager: TensorManager, group: Any) -> None:
         adopt_part_of_gradient(manager, parameter.sharded_param)
 
 
-def gathering(moments: Moments, original: Callable[..., Any]) -> Callable[..., Any]:
+def gathering(module_hooks: ModuleHooks, original: Callable[..., Any]) -> Callable[..., Any]:
     """foreach_all_gather, which reads this rank's shards of the parameters of some modules."""
 
     @functools.wraps(original)
     def foreach_all_gather(parameters: list[Any], *args: Any, **kwargs: Any) -> Any:
-        with moments.gathering([p._sharded_param_data for p in parameters]):
+        with module_hooks.gathering([p._sharded_param_data for p in parameters]):
             return original(parameters, *args, **kwargs)
 
     return foreach_all_gather

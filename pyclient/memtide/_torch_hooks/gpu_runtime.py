@@ -17,7 +17,7 @@ from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.leaf_modules import LeafModules
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._torch_hooks.own_mode import OwnMode
 
 
@@ -28,7 +28,7 @@ class GpuRuntime:
     def __init__(
         self,
         manager: TensorManager,
-        moments: Moments,
+        module_hooks: ModuleHooks,
         offloaded: OffloadedSteps,
         steps_elsewhere: Callable[[], bool],
     ) -> None:
@@ -46,10 +46,12 @@ class GpuRuntime:
         self._mode = LeaseDispatchMode(manager, self.elastic)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._ledger.under_dispatch = True
-        self.switch = DispatchSwitch(manager, moments, self._mode, self.elastic, steps_elsewhere)
-        moments.begin_phase = self.switch.begin_phase
-        self.leaves = LeafModules(manager, moments, self.elastic)
-        moments.begin_iteration = self.leaves.begin_iteration
+        self.switch = DispatchSwitch(
+            manager, module_hooks, self._mode, self.elastic, steps_elsewhere
+        )
+        module_hooks.begin_phase = self.switch.begin_phase
+        self.leaves = LeafModules(manager, module_hooks, self.elastic)
+        module_hooks.begin_iteration = self.leaves.begin_iteration
         offloaded.around_rest = self.leaves.running
 
     def end_iteration(self) -> None:

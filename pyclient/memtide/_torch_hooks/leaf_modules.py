@@ -38,7 +38,7 @@ from memtide._memory.device_oom import DeviceOomHandler, is_shortage
 from memtide._memory.tensor_manager import TensorManager
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
-from memtide._torch_hooks.module_hooks import Known, Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
 from memtide._torch_hooks.op_schema import touches_none
 from memtide.errors import ResourceExhausted
 
@@ -60,10 +60,12 @@ _NO_BACKWARD = -1
 class LeafModules:
     """The leaf modules of one process. Its replacements may be called in any thread."""
 
-    def __init__(self, manager: TensorManager, moments: Moments, elastic: DeviceOomHandler) -> None:
+    def __init__(
+        self, manager: TensorManager, module_hooks: ModuleHooks, elastic: DeviceOomHandler
+    ) -> None:
         self._manager = manager
         self._ledger = manager.ledger
-        self._moments = moments
+        self._module_hooks = module_hooks
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
         self._codes: set[Any] = set()  # The code of the functions that `calling` has made.
@@ -141,12 +143,12 @@ class LeafModules:
             return original(module, value)
         if not module._parameters:
             return self._run(module, value)
-        known = self._moments.look_at(module)
+        known = self._module_hooks.look_at(module)
         if known.is_leaf is None:
             return self._observe(module, value, mode, known, original)
         if not known.is_leaf:
             return original(module, value)
-        self._moments.prepare(known)
+        self._module_hooks.prepare(known)
         try:
             self._ledger.begin_use(known.places, _NO_PLACES)
         except ResourceExhausted:
@@ -176,7 +178,7 @@ class LeafModules:
         module: nn.Module,
         value: torch.Tensor,
         mode: LeaseDispatchMode,
-        known: Known,
+        known: ModuleParameters,
         original: Function,
     ) -> Any:
         """Runs a module under lease dispatch, to see whether it needs that."""
@@ -194,14 +196,14 @@ class LeafModules:
         return output
 
     def _watch_backward(
-        self, module: nn.Module, value: torch.Tensor, known: Known, output: torch.Tensor
+        self, module: nn.Module, value: torch.Tensor, known: ModuleParameters, output: torch.Tensor
     ) -> None:
         if not known.trained or not torch.is_grad_enabled():
             return
         packs = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         node = None if packs or not self._has_headroom() else _working_node(value, output)
         if node is None:
-            self._moments.watch_backward(known, output)
+            self._module_hooks.watch_backward(known, output)
             return
         node.register_prehook(functools.partial(self._before_node, weakref.ref(module), known))
         node.register_hook(self._after_node)
@@ -212,9 +214,9 @@ class LeafModules:
         return self._headroom and not self._elastic.is_shrunk
 
     def _before_node(
-        self, module: weakref.ref[nn.Module], known: Known, gradients: tuple[Any, ...]
+        self, module: weakref.ref[nn.Module], known: ModuleParameters, gradients: tuple[Any, ...]
     ) -> None:
-        self._moments.before_backward(known)
+        self._module_hooks.before_backward(known)
         leaf = module()
         if (
             not self._manager.here
@@ -247,7 +249,7 @@ class LeafModules:
 
     def _is_unhooked(self, module: nn.Module) -> bool:
         """Whether a call of a module does no more than its class's forward and memtide's hooks."""
-        own = int(self._moments.watching)
+        own = int(self._module_hooks.watching)
         return not (
             module._forward_pre_hooks
             or module._forward_hooks

@@ -31,7 +31,7 @@ _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
 
 
-class Scope:
+class ManagedParameters:
     """The parameters that memtide manages: all, or those that were named."""
 
     def __init__(self, *, everything: bool) -> None:
@@ -48,7 +48,7 @@ class Scope:
         )
 
 
-class Known:
+class ModuleParameters:
     """The addresses and places of the parameters of a module, or of a compiled region, when it was
     last used."""
 
@@ -74,18 +74,24 @@ class Known:
         return own.keys() == set(names) and len(self.addresses) == count
 
 
-class Moments:
+class ModuleHooks:
     """The module hooks of one tensor manager."""
 
     def __init__(
-        self, manager: TensorManager, observer: Observer, scope: Scope, names: ModuleNames
+        self,
+        manager: TensorManager,
+        observer: Observer,
+        managed: ManagedParameters,
+        names: ModuleNames,
     ) -> None:
         self._manager = manager
         self._names = names
         self._ledger = manager.ledger
         self._observer = observer
-        self._scope = scope
-        self._known: weakref.WeakKeyDictionary[torch.nn.Module, Known] = weakref.WeakKeyDictionary()
+        self._managed = managed
+        self._known: weakref.WeakKeyDictionary[torch.nn.Module, ModuleParameters] = (
+            weakref.WeakKeyDictionary()
+        )
         # The adopted parameters in their order, each with its gradient hook if it is trained.
         self._adopted = WeakTensorKeyDictionary()
         self._forward = threading.local()
@@ -159,7 +165,7 @@ class Moments:
         if token is not None:
             self._stack().append((module, token))
 
-    def prepare(self, known: Known) -> Known:
+    def prepare(self, known: ModuleParameters) -> ModuleParameters:
         """Before a forward pass of a module with parameters: reports it."""
         self.begin_forward()
         self._observer.moment("forward", known.name)
@@ -180,7 +186,7 @@ class Moments:
         if known is not None and known.trained and torch.is_grad_enabled():
             self.watch_backward(known, output)
 
-    def watch_backward(self, known: Known, output: Any) -> None:
+    def watch_backward(self, known: ModuleParameters, output: Any) -> None:
         """Leases for a trained module again when backward comes to its output."""
         if self._ledger.active or self._observer.sampling:
             node = _node_of(output)
@@ -197,7 +203,7 @@ class Moments:
             self.begin_phase()
         return self._ledger.active or self._observer.sampling
 
-    def run_region(self, known: Known, run: Callable[[], Any]) -> Any:
+    def run_region(self, known: ModuleParameters, run: Callable[[], Any]) -> Any:
         """Runs a compiled region with the leases of a module's forward pass, and of its backward
         pass later. REQUIRES: `begin_forward` has returned true."""
         self._observer.moment("forward", known.name)
@@ -278,7 +284,7 @@ class Moments:
                 mode_stack.push(mode)
         self.on_gradient(parameter)
 
-    def look_at(self, module: torch.nn.Module) -> Known:
+    def look_at(self, module: torch.nn.Module) -> ModuleParameters:
         """Adopts a module's parameters, and returns what is known of them now."""
         known = self._known.get(module)
         parameters = _parameters_of(module)
@@ -286,9 +292,9 @@ class Moments:
         trained = any(p.requires_grad for p in parameters)
         if known is not None and known.addresses == addresses and known.trained == trained:
             return known
-        known = Known(self._names.of(module))
+        known = ModuleParameters(self._names.of(module))
         for parameter in parameters:
-            if parameter in self._scope:
+            if parameter in self._managed:
                 self.adopt_parameter(parameter)
         managed = [p for p in parameters if self._manager.manages(p)]
         known.addresses = [address_of(p) for p in parameters]
@@ -298,7 +304,7 @@ class Moments:
         self._known[module] = known
         return known
 
-    def before_backward(self, known: Known) -> None:
+    def before_backward(self, known: ModuleParameters) -> None:
         """Before the pass of a module through backward, in any thread."""
         if not self._manager.here:
             return
@@ -316,7 +322,7 @@ class Moments:
             self._ends_awaited = True
             Variable._execution_engine.queue_callback(self._end_backward)
 
-    def _gradient_places(self, known: Known) -> Places:
+    def _gradient_places(self, known: ModuleParameters) -> Places:
         gradients = [p.grad for ref in known.parameters if (p := ref()) is not None]
         return Places(
             place

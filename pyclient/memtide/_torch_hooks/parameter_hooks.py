@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 
 Function = Callable[..., Any]
 
 
-def applying(moments: Moments, original: Function) -> Function:
+def applying(module_hooks: ModuleHooks, original: Function) -> Function:
     """torch.nn.Module._apply: `to`, `half`, `share_memory` replace what parameters are over."""
 
     @functools.wraps(original)
@@ -25,26 +25,26 @@ def applying(moments: Moments, original: Function) -> Function:
         result = original(module, *args, **kwargs)
         for parameter in module._parameters.values():
             if parameter is not None:
-                moments.adopt_parameter(parameter)
+                module_hooks.adopt_parameter(parameter)
         return result
 
     return _apply
 
 
-def deep_copying(moments: Moments, original: Function) -> Function:
+def deep_copying(module_hooks: ModuleHooks, original: Function) -> Function:
     """torch.nn.Parameter.__deepcopy__."""
 
     @functools.wraps(original)
     def __deepcopy__(parameter: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
         copied = original(parameter, memo)
-        moments.adopt_parameter(copied)
+        module_hooks.adopt_parameter(copied)
         return copied
 
     return __deepcopy__
 
 
 def adding_groups(
-    moments: Moments, on_optimizer: Callable[[Optimizer], None], original: Function
+    module_hooks: ModuleHooks, on_optimizer: Callable[[Optimizer], None], original: Function
 ) -> Function:
     """torch.optim.Optimizer.add_param_group, which every optimizer's making calls as well."""
 
@@ -52,7 +52,7 @@ def adding_groups(
     def add_param_group(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
         for parameter in optimizer.param_groups[-1]["params"]:
-            moments.adopt_parameter(parameter)
+            module_hooks.adopt_parameter(parameter)
         on_optimizer(optimizer)
         return result
 

@@ -24,7 +24,7 @@ from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.leaf_modules import LeafModules
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._torch_hooks.optimizer_hooks import Around
 
 Version = tuple[int, int]
@@ -47,7 +47,7 @@ class Context:
 
     runs: frozenset[When]
     manager: TensorManager
-    moments: Moments
+    module_hooks: ModuleHooks
     observer: Observer
     offloaded: OffloadedSteps
     collectives: Collectives | GpuCollectives

@@ -21,20 +21,20 @@ from torch.optim import Optimizer
 
 from memtide._activations.activations import Activations
 from memtide._activations.budget import UNLIMITED_BYTES, Budget
-from memtide._activations.choices import Choices
+from memtide._activations.script_choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
 from memtide._capi.client import Client, Kind
+from memtide._daemon.training import Training
 from memtide._memory.adoption import adopt, adopt_state_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
-from memtide._node.step_manifest import StepManifest
-from memtide._node.training import Training
 from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.rank_difference import SaysDifference
 from memtide._optimizer_step.rank_values import RankValues
 from memtide._resume.resume import ResumedJob
+from memtide._resume.step_manifest import StepManifest
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import device_guards, patches
@@ -44,7 +44,7 @@ from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
 from memtide._torch_hooks.gpu_runtime import GpuRuntime
-from memtide._torch_hooks.module_hooks import NO_BACKWARD, Moments, Scope
+from memtide._torch_hooks.module_hooks import NO_BACKWARD, ManagedParameters, ModuleHooks
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.oversized_operands import OversizedOperands
@@ -55,7 +55,7 @@ from memtide._trace import model as traces
 from memtide.errors import FailedPrecondition
 
 if TYPE_CHECKING:
-    from memtide._resume.nodes import Exchange
+    from memtide._resume.agree_across_nodes import Exchange
 
 
 class Runtime:
@@ -79,10 +79,10 @@ class Runtime:
         self.observer = Reporter(client, self.ledger, observer)
         self.manager = TensorManager(client, self.ledger)
         self._everything = adopt_everything
-        self.scope = Scope(everything=adopt_everything)
+        self.managed = ManagedParameters(everything=adopt_everything)
         self.names = ModuleNames()
         client.lost.names_in = self.names.parameters_in
-        self.moments = Moments(self.manager, self.observer, self.scope, self.names)
+        self.module_hooks = ModuleHooks(self.manager, self.observer, self.managed, self.names)
         self.collectives: Collectives | GpuCollectives = (
             GpuCollectives(self.manager) if self.ledger.strict else Collectives(self.manager)
         )
@@ -97,7 +97,7 @@ class Runtime:
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
         planning = self.activations.planning
         self.observer.is_wanted = lambda: planning.is_short
-        self.regions = CompiledRegions(self.manager, self.moments)
+        self.regions = CompiledRegions(self.manager, self.module_hooks)
         self.offloaded = OffloadedSteps(self.manager, self.observer, training)
         self.manager.before_adoption = self.offloaded.see_thread
         on_device = client.properties.device_slots > 0
@@ -111,7 +111,7 @@ class Runtime:
             calls.ranks.on_difference = SaysDifference(
                 training.rank, calls.geometry, self.names.parameter_at
             )
-        self.moments.on_gradient = self.offloaded.speculative.gradient_accumulated
+        self.module_hooks.on_gradient = self.offloaded.speculative.gradient_accumulated
         self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
         self._stepping: set[int] = set()  # The threads that step.
@@ -133,9 +133,9 @@ class Runtime:
         """
         runs = self._runs()
         patches.check(runs)
-        moments = self.moments
-        moments.watch()
-        self._undo.append(moments.unwatch)
+        module_hooks = self.module_hooks
+        module_hooks.watch()
+        self._undo.append(module_hooks.unwatch)
         if self._everything:
             handle = torch_modules.register_module_parameter_registration_hook(
                 self._on_registration
@@ -146,17 +146,17 @@ class Runtime:
         gpu = None
         if self.ledger.strict:
             gpu = self._gpu = GpuRuntime(
-                self.manager, moments, self.offloaded, self._steps_elsewhere
+                self.manager, module_hooks, self.offloaded, self._steps_elsewhere
             )
             self._undo.append(gpu.close)
         else:
             self._oversized = OversizedOperands(self.manager)
-            moments.on_adopted = self._oversized.see
+            module_hooks.on_adopted = self._oversized.see
             self._undo.append(self._oversized.close)
         context = Context(
             runs=runs,
             manager=self.manager,
-            moments=moments,
+            module_hooks=module_hooks,
             observer=self.observer,
             offloaded=self.offloaded,
             collectives=self.collectives,
@@ -178,8 +178,8 @@ class Runtime:
 
     def uninstall(self) -> None:
         """Takes all hooks out of torch."""
-        self.moments.settle()
-        self.moments.forget_hooks()
+        self.module_hooks.settle()
+        self.module_hooks.forget_hooks()
         self.activations.close()
         if self.blocks is not None:
             self.blocks.close()
@@ -277,7 +277,7 @@ class Runtime:
         return self._gpu is not None and self._gpu.switch.lean
 
     def _before_step(self, optimizer: Optimizer, *, first: bool) -> None:
-        self.moments.settle()
+        self.module_hooks.settle()
         self.collectives.settle()
         if self._gpu is not None:
             self._gpu.leaves.settle()
@@ -309,7 +309,7 @@ class Runtime:
             self.manager.trim_all()  # Room reserved for expected tensors included.
         else:
             self.manager.trim()
-        self.moments.end_iteration()
+        self.module_hooks.end_iteration()
         self.activations.end_iteration()
         self.observer.end_iteration()
         if self._gpu is not None:
@@ -324,7 +324,7 @@ class Runtime:
     def adopt_state_of(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
-            if parameter in self.scope:
+            if parameter in self.managed:
                 adopt_state_of(self.manager, parameter, state)
 
     def train_stage(self, *, alone: bool) -> None:
@@ -352,7 +352,7 @@ class Runtime:
     def _list_parameters(self, *, born: bool) -> list[Parameter]:
         """What is adopted, with the states that optimizers keep, or are guessed to until then."""
         listed = []
-        for parameter in self.moments.adopted():
+        for parameter in self.module_hooks.adopted():
             size_bytes = parameter.untyped_storage().nbytes()
             of_optimizers = [optimizer.state.get(parameter) for optimizer in self._stepped]
             states = tuple(
@@ -363,7 +363,7 @@ class Runtime:
         return listed
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
-        self.moments.adopt_parameter(parameter)
+        self.module_hooks.adopt_parameter(parameter)
 
     def record_blocks(self) -> None:
         """Records what torch's allocator does in a few iterations (block_recording.py)."""

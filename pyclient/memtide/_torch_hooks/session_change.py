@@ -17,7 +17,7 @@ def change(before: Runtime, start: Callable[[], Runtime]) -> Runtime:
     """Stops the process's runtime, starts another one, moves what is in chunks to its session, and
     ends the first one. One parameter at a time is in ordinary memory, with its gradient and its
     states. REQUIRES: no module runs."""
-    parameters, optimizers = before.moments.adopted(), before.stepped_optimizers()
+    parameters, optimizers = before.module_hooks.adopted(), before.stepped_optimizers()
     runtime.stop()
     after = start()
     after.names.add(before.names)
@@ -25,7 +25,7 @@ def change(before: Runtime, start: Callable[[], Runtime]) -> Runtime:
         for tensor in (parameter, parameter.grad):
             if tensor is not None and before.manager.manages(tensor):
                 restore(before.manager, tensor)
-        after.moments.adopt_parameter(parameter)
+        after.module_hooks.adopt_parameter(parameter)
         adopt_gradient(after.manager, parameter)
         for optimizer in optimizers:
             if parameter in optimizer.state:

@@ -273,8 +273,8 @@ def test_what_was_saved_first_leaves_first(runtime: Runtime) -> None:
 def test_tensors_in_chunks_are_saved_as_references(runtime: Runtime) -> None:
     layer = nn.Linear(64, 64, bias=False)
     for parameter in layer.parameters():
-        runtime.scope.name(parameter)
-        runtime.moments.adopt_parameter(parameter)
+        runtime.managed.name(parameter)
+        runtime.module_hooks.adopt_parameter(parameter)
     x = torch.ones(64, 64, requires_grad=True)
     y = layer(x).sum()
     assert runtime.activations.kept_bytes == 0  # Neither the weight nor the script's own leaf.

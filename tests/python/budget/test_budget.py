@@ -11,8 +11,8 @@ import pytest
 from fake_client import CHUNK_BYTES, FakeClient
 from memtide._activations import budget as budgets
 from memtide._activations.budget import UNLIMITED_BYTES, Budget, Sampling
+from memtide._daemon.memory_budget import MemoryBudget
 from memtide._memory.device_oom import DeviceOomHandler
-from memtide._node.memory_budget import MemoryBudget
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes

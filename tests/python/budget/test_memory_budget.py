@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from harness import Cli
-from memtide._node.memory_budget import MemoryBudget, least_host_bytes
-from memtide._node.private_daemon import Pools
+from memtide._daemon.memory_budget import MemoryBudget, least_host_bytes
+from memtide._daemon.private_daemon import Pools
 from memtide.errors import UsageError
 
 _MIB, _GIB = 2**20, 2**30

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memtide._node.memory_budget import MemoryBudget, budget_of_cgroup
-from memtide._node.memory_cgroup import CgroupLimit, tightest_limit
-from memtide._node.private_daemon import Pools
+from memtide._daemon.memory_budget import MemoryBudget, budget_of_cgroup
+from memtide._daemon.memory_cgroup import CgroupLimit, tightest_limit
+from memtide._daemon.private_daemon import Pools
 
 _GIB = 2**30
 

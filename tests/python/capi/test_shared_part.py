@@ -14,7 +14,7 @@ from memtide._capi.client import Access, Client, Kind, Places
 from memtide._capi.library import Options
 from memtide._capi.optimizer_step import Steps
 from memtide._capi.shared_part import PartDifference, PartState, SharedPart
-from memtide._node.private_daemon import Pools, PrivateDaemon
+from memtide._daemon.private_daemon import Pools, PrivateDaemon
 from memtide.errors import InvalidArgument, NotFound
 
 WORK = b"the digest: work"

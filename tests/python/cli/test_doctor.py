@@ -12,8 +12,8 @@ import pytest
 import torch
 from memtide._cli import doctor, status
 from memtide._cli.doctor import Verdict
-from memtide._node import inspection
-from memtide._node.inspection import HostMemory
+from memtide._daemon import inspection
+from memtide._daemon.inspection import HostMemory
 from memtide._torch_hooks import patches
 
 DRIVER = (

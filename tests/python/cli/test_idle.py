@@ -11,7 +11,7 @@ from memtide._capi import admin
 from memtide._capi.client import Client, Kind
 from memtide._capi.library import Options
 from memtide._cli.idle import print_what_would_end
-from memtide._node.private_daemon import Pools, PrivateDaemon
+from memtide._daemon.private_daemon import Pools, PrivateDaemon
 
 
 @pytest.fixture

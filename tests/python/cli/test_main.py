@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import PACKAGE_PARENT, Cli, short_directory
 from memtide._cli.main import main
-from memtide._node import private_daemon
+from memtide._daemon import private_daemon
 
 POOLS = ("--host-pool=16MiB", "--ssd-pool=64MiB")
 

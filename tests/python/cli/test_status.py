@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from memtide._capi import admin
 from memtide._cli import status
-from memtide._node.inspection import Others
+from memtide._daemon.inspection import Others
 from rich.console import Console
 
 

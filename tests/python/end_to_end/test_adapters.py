@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness import SCRIPTS, Cli
-from memtide._node import inspection
+from memtide._daemon import inspection
 from stepping_script import node_daemon
 
 _SCRIPT = SCRIPTS / "adapters.py"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness import SCRIPTS, Cli, Outcome
-from memtide._node import inspection
+from memtide._daemon import inspection
 from reference_runs import ReferenceRuns
 from stepping_script import node_daemon
 

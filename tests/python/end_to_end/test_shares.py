@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import Cli
-from memtide._node import inspection
+from memtide._daemon import inspection
 from stepping_script import SCRIPT, SteppingScript, node_daemon
 
 _POOL_BYTES = 64 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli
-from memtide._node import inspection
+from memtide._daemon import inspection
 from two_nodes import Node, two_nodes
 
 STEPS = 6

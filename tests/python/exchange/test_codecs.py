@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from memtide.exchange._exchange import Codec
-from memtide.exchange._low_rank import LowRank
-from memtide.exchange._threshold import Threshold
+from memtide_methods.exchange.exchange import Codec
+from memtide_methods.exchange.low_rank import LowRank
+from memtide_methods.exchange.threshold import Threshold
 
 _SHAPES = [(64, 40), (40,), (8, 4, 16)]
 _ELEMENTS = sum(torch.Size(shape).numel() for shape in _SHAPES)

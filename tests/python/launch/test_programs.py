@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Cli
 from memtide._capi.locate import find_daemon
-from memtide._node import gpus
-from memtide._node.private_daemon import Pools
+from memtide._daemon import gpus
+from memtide._daemon.private_daemon import Pools
 from reference_runs import ReferenceRuns
 
 _TORCHRUN = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]

@@ -168,7 +168,7 @@ def test_steps_do_not_count_activations_and_prediction_does() -> None:
     client = FakeClient(lease_budget=8)
     manager = TensorManager(client, LeaseLedger(client))
     saved = [manager.new_activation((CHUNK_BYTES,), (1,), torch.uint8) for _ in range(20)]
-    assert manager.under_pressure() and not manager.overflows()
+    assert manager.exceeds_lease_budget() and not manager.overflows()
     saved.clear()
     gc.collect()
     manager.end_activations()

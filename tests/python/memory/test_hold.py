@@ -71,7 +71,7 @@ def test_leases_ahead_of_use_give_way(runtime: Runtime) -> None:
     parameters = one_chunk_each(most(runtime))
     runtime.ledger.active = True
     for parameter in parameters[:3]:
-        runtime.moments.gathering([parameter]).__enter__()
+        runtime.module_hooks.gathering([parameter]).__enter__()
     with memtide.hold(parameters[2:]):
         assert places(runtime, *parameters[2:]) <= runtime.client.in_use()
 

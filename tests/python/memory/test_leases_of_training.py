@@ -92,7 +92,7 @@ def test_what_fits_follows_the_share() -> None:
         for slots, pressed, overflows in ((5, False, False), (4, True, False), (3, True, True)):
             runtime.client.slots, runtime.client.lease_budget = slots, slots - 1
             runtime.ledger.refresh()
-            assert runtime.manager.under_pressure() == pressed
+            assert runtime.manager.exceeds_lease_budget() == pressed
             assert runtime.manager.overflows() == overflows
     finally:
         runtimes.stop()

@@ -71,7 +71,7 @@ def test_what_has_no_other_owner_moves(
     make: Callable[[Path], torch.Tensor], runtime: Runtime, tmp_path: Path
 ) -> None:
     parameter = torch.nn.Parameter(make(tmp_path))
-    runtime.moments.adopt_parameter(parameter)
+    runtime.module_hooks.adopt_parameter(parameter)
     assert runtime.manager.manages(parameter)
     assert parameter.sum().item() == _COUNT
 
@@ -79,7 +79,7 @@ def test_what_has_no_other_owner_moves(
 def test_a_file_that_others_see_stays(runtime: Runtime, tmp_path: Path) -> None:
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         parameter = torch.nn.Parameter(loaded_from_a_mapping(tmp_path))
-    runtime.moments.adopt_parameter(parameter)
+    runtime.module_hooks.adopt_parameter(parameter)
     assert not runtime.manager.manages(parameter)
 
 
@@ -88,7 +88,7 @@ def test_an_array_that_lives_stays(runtime: Runtime) -> None:
     array = gradient.numpy()
     parameter = torch.nn.Parameter(torch.ones(_COUNT), requires_grad=False)
     parameter.data = gradient
-    runtime.moments.adopt_parameter(parameter)
+    runtime.module_hooks.adopt_parameter(parameter)
     assert not runtime.manager.manages(parameter)
     array[0] = 2
     assert parameter[0] == 2
@@ -100,7 +100,7 @@ def test_one_line_says_that_such_tensors_stay(
     buffers = [bytearray(4 * _COUNT) for _ in range(2)]
     for buffer in buffers:
         parameter = torch.nn.Parameter(torch.frombuffer(buffer, dtype=torch.float32))
-        runtime.moments.adopt_parameter(parameter)
+        runtime.module_hooks.adopt_parameter(parameter)
     error_text = capfd.readouterr().err
     assert error_text.count("\n") == 1
     assert error_text.startswith("memtide: a tensor of size [4096] stays where it is")
@@ -110,7 +110,7 @@ def test_nothing_is_said_of_what_stays_anyhow(
     runtime: Runtime, capfd: pytest.CaptureFixture[str]
 ) -> None:
     small = torch.frombuffer(bytearray(64), dtype=torch.float32)
-    runtime.moments.adopt_parameter(torch.nn.Parameter(small))
+    runtime.module_hooks.adopt_parameter(torch.nn.Parameter(small))
     assert capfd.readouterr().err == ""
 
 
@@ -120,5 +120,5 @@ def test_where_storages_cannot_be_read_only_what_can_be_resized_moves(
     monkeypatch.setattr(storage_memory, "_deleters", lambda: None)
     of_file, own = torch.nn.Parameter(loaded(tmp_path)), torch.nn.Parameter(torch.ones(_COUNT))
     for parameter in (of_file, own):
-        runtime.moments.adopt_parameter(parameter)
+        runtime.module_hooks.adopt_parameter(parameter)
     assert [runtime.manager.manages(p) for p in (of_file, own)] == [False, True]

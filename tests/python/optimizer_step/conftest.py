@@ -14,7 +14,7 @@ def by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "TorchKernels", lambda *_: None)
     monkeypatch.setattr(
         OffloadedSteps,
-        "_under_pressure",
+        "_prefers_parts",
         lambda steps: (steps.always or steps.calls.count_non_finite or steps._manager.overflows()),
     )
 

@@ -14,7 +14,7 @@ from memtide._capi.client import Kind
 from memtide._capi.content_hash import hash_pieces
 from memtide._capi.optimizer_step import Rule, StepOptions
 from memtide._capi.shared_part import PartDifference, PartState, SharedPart
-from memtide._node.training import Training
+from memtide._daemon.training import Training
 from memtide._optimizer_step.part_contents import PartContents
 from memtide._optimizer_step.partition import Batch, Geometry
 from memtide._optimizer_step.rank_parts import RankParts

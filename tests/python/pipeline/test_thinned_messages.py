@@ -11,7 +11,7 @@ import torch
 from harness import Cli
 from memtide.errors import InvalidArgument
 from memtide.pipeline import Largest
-from memtide.pipeline._thinned_messages import ThinnedMessages
+from memtide_methods.pipeline.thinned_messages import ThinnedMessages
 from pipeline_stages import STAGES, train
 
 _ELEMENTS = 2 * 6 * 24  # What a stage sends for a micro-batch.

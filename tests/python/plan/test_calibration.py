@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from memtide._plan import calibration, check, fit, rows
-from memtide._plan.answer import Answer
-from memtide._plan.rows import Figure, Row
+from memtide._plan_file.answer import Answer
+from memtide_plan import calibration, check, fit, rows
+from memtide_plan.rows import Figure, Row
 
 # Those whose rows the planner's process is not needed for.
 QUICK = ("reached_flop.ampere", "reached_drive")

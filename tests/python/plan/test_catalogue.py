@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from memtide._plan import calibration, catalogue
 from memtide.errors import InvalidArgument
+from memtide_plan import calibration, catalogue
 
 FILES = sorted(catalogue.PATH.glob("*.json"))
 BASES = {"specification", "measured", "list", "estimate"}

@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from memtide._plan import check, rows
-from memtide._plan.answer import Answer, Choice
-from memtide._plan.row_inputs import inputs_of
-from memtide._plan.row_results import predict, sheets_summary, source_medians, summary
-from memtide._plan.rows import Figure, Row
+from memtide._plan_file.answer import Answer, Choice
 from memtide.errors import InvalidArgument
+from memtide_plan import check, rows
+from memtide_plan.row_inputs import inputs_of
+from memtide_plan.row_results import predict, sheets_summary, source_medians, summary
+from memtide_plan.rows import Figure, Row
 
 GIB = 2**30
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.further import corrected, grown
-from memtide._plan.machine import Device, Drive, Machine
-from memtide._plan.model import Block, Model
-from memtide._plan.training import Training
+from memtide._plan_file.machine import Device, Drive, Machine
+from memtide._plan_file.model import Block, Model
+from memtide._plan_file.training import Training
+from memtide_plan.estimate import estimate, estimate_all
+from memtide_plan.estimate.extrapolated_steps import corrected, grown
 
 _GIB = 2**30
 _LAYER = 50_000_000

@@ -1,4 +1,4 @@
-"""memtide._plan.estimate: what a step takes follows from the machine, and what does not fit is
+"""memtide_plan.estimate: what a step takes follows from the machine, and what does not fit is
 said with the resource that lacks."""
 
 from __future__ import annotations
@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from memtide._plan.answer import Answer
-from memtide._plan.calibration import constant
-from memtide._plan.estimate import estimate, estimate_all
-from memtide._plan.estimate.many import chosen_of_many, is_between
-from memtide._plan.estimate.phases import Part, Phases
-from memtide._plan.estimate.planned import trials_of
-from memtide._plan.estimate.ways import way_of
-from memtide._plan.machine import Device, Drive, Machine
-from memtide._plan.model import Block, Model
-from memtide._plan.training import States, Training
+from memtide._plan_file.answer import Answer
+from memtide._plan_file.machine import Device, Drive, Machine
+from memtide._plan_file.model import Block, Model
+from memtide._plan_file.training import States, Training
 from memtide.errors import InvalidArgument
+from memtide_plan.calibration import constant
+from memtide_plan.estimate import estimate, estimate_all
+from memtide_plan.estimate.phases import Part, Phases
+from memtide_plan.estimate.planned import trials_of
+from memtide_plan.estimate.sweep_interpolation import chosen_of_many, is_between
+from memtide_plan.estimate.system_strategies import strategy_of
 
 GIB = 2**30
 WIDTH, MLP, LAYERS, WORDS = 2048, 8192, 16, 32000
@@ -191,7 +191,7 @@ def test_devices_sum_their_gradients_on_links_between_them_or_to_the_host() -> N
 
 def test_devices_share_the_room_for_what_they_move_to_the_host() -> None:
     one, four = (
-        trials_of(MODEL, TRAINING, replace(MACHINE, devices=devices), way_of("memtide"))[0]
+        trials_of(MODEL, TRAINING, replace(MACHINE, devices=devices), strategy_of("memtide"))[0]
         for devices in (1, 4)
     )
     states = 16 * MODEL.parameters()
@@ -372,7 +372,7 @@ def test_machines_between_two_that_choose_alike_choose_as_they_do() -> None:
     training = replace(TRAINING, micro_batch=None, optimizer_on=None)
     hosts = [gib * GIB for gib in range(48, 65)]
     machines = [replace(with_pool(12), name=f"{host}", host_memory_bytes=host) for host in hosts]
-    trials = [trials_of(MODEL, training, machine, way_of("memtide")) for machine in machines]
+    trials = [trials_of(MODEL, training, machine, strategy_of("memtide")) for machine in machines]
     chosen, looked = chosen_of_many(trials)
     assert looked == [0, 16]
     assert [trial.machine for trial in chosen] == machines
@@ -380,7 +380,7 @@ def test_machines_between_two_that_choose_alike_choose_as_they_do() -> None:
         (chosen[0].accumulation, chosen[0].step_on)
     }
     # One that is not between is looked at by itself: where all fits, one micro-batch is best.
-    trials[8] = trials_of(MODEL, training, with_pool(80), way_of("memtide"))
+    trials[8] = trials_of(MODEL, training, with_pool(80), strategy_of("memtide"))
     others, looked = chosen_of_many(trials)
     assert others[8].machine == with_pool(80) and 8 in looked
     assert others[8].accumulation < chosen[0].accumulation

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from harness import REPOSITORY
 from memtide._cli.main import main
-from memtide._plan.devices.graph.coarse import coarsened
-from memtide._plan.devices.graph.file import as_document, load_graph, parse_graph
-from memtide._plan.devices.graph.linear import linear_stages
-from memtide._plan.devices.graph.loads import Loads
-from memtide._plan.devices.graph.operators import Graph, Operator, Targets, make_graph, members
-from memtide._plan.devices.graph.plan import plan_graph
-from memtide._plan.devices.graph.schedule import Schedules, listed
 from memtide.errors import InvalidArgument, NotFound, ResourceExhausted
+from memtide_plan.devices.graph.coarse import coarsened
+from memtide_plan.devices.graph.file import as_document, load_graph, parse_graph
+from memtide_plan.devices.graph.linear import linear_stages
+from memtide_plan.devices.graph.loads import Loads
+from memtide_plan.devices.graph.operators import Graph, Operator, Targets, make_graph, members
+from memtide_plan.devices.graph.plan import plan_graph
+from memtide_plan.devices.graph.schedule import Schedules, listed
 
 
 def _graph(numbers: random.Random, count: int) -> Graph:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from memtide._plan.devices.graph.exported import graph_of, graph_of_file
-from memtide._plan.devices.graph.operators import Targets
-from memtide._plan.devices.graph.plan import plan_graph
-from memtide._plan.estimate.work import Rates
-from memtide._plan.training import States
+from memtide._plan_file.training import States
 from memtide.errors import InvalidArgument, NotFound
+from memtide_plan.devices.graph.exported import graph_of, graph_of_file
+from memtide_plan.devices.graph.operators import Targets
+from memtide_plan.devices.graph.plan import plan_graph
+from memtide_plan.estimate.work import Rates
 
 _RATES = Rates(flop_per_s=1e9, attention_flop_per_s=1e9, memory_bytes_per_s=1e30, call_s=0.0)
 

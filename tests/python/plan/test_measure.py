@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from harness import Cli
-from memtide._plan import machine_file
-from memtide._plan.measure import device, drive, host
-from memtide._plan.measure.repeated import rate_of
+from memtide._plan_file import machine_file
+from memtide_plan.measure import device, drive, host
+from memtide_plan.measure.repeated import rate_of
 
 MIB = 2**20
 

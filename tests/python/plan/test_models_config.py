@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memtide._plan.model import Block, Model
-from memtide._plan.models.config import from_config
-from memtide._plan.models.described import Options
+from memtide._plan_file.model import Block, Model
 from memtide.errors import InvalidArgument
+from memtide_plan.models.config import from_config
+from memtide_plan.models.described import Options
 
 _PLAIN = Options()
 _LLAMA_3_8B = {
@@ -352,7 +352,7 @@ def test_a_config_is_read_without_torch(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(_LLAMA_3_8B))
     program = (
-        "import sys; from pathlib import Path; from memtide._plan.models.config import from_config;"
+        "import sys; from pathlib import Path; from memtide_plan.models.config import from_config;"
         "print(from_config(Path(sys.argv[1])).model.parameters(), 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", program, str(path)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from memtide._plan.model import Model
-from memtide._plan.models.modules import describe, rows
-from memtide._plan.models.modules.forward import forward
-from memtide._plan.models.modules.states import states_of
+from memtide._plan_file.model import Model
+from memtide_plan.models.modules import describe, rows
+from memtide_plan.models.modules.forward import forward
+from memtide_plan.models.modules.states import states_of
 from torch import nn
 from torch.nn import functional
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from memtide._plan.models.config import from_config
-from memtide._plan.models.described import Options
+from memtide_plan.models.config import from_config
+from memtide_plan.models.described import Options
 from torch import nn
 from torch.nn import functional
 

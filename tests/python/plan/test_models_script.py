@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from harness import REPOSITORY
-from memtide._plan.model import Block
-from memtide._plan.models.config import from_config
-from memtide._plan.models.described import Described, Options
-from memtide._plan.models.source import model_of
+from memtide._plan_file.model import Block
 from memtide.errors import InvalidArgument
+from memtide_plan.models.config import from_config
+from memtide_plan.models.described import Described, Options
+from memtide_plan.models.source import model_of
 
 _WIDTH, _WORDS, _LAYERS = 256, 1000, 3
 

@@ -11,10 +11,10 @@ import pytest
 import trace_builder as build
 from harness import REPOSITORY
 from memtide._capi import admin
-from memtide._plan.models.described import Options
-from memtide._plan.models.trace import from_trace
 from memtide._trace import files
 from memtide.errors import InvalidArgument
+from memtide_plan.models.described import Options
+from memtide_plan.models.trace import from_trace
 
 _MIB = 2**20
 _GPT = REPOSITORY / "bench" / "traces" / "gpt.trace.gz"

@@ -9,11 +9,11 @@ from pathlib import Path
 import plans
 import pytest
 from harness import Cli
-from memtide._plan import machine_file, plan_file
-from memtide._plan.ask.machine import machine_of
-from memtide._plan.ask.words import MachineWords
-from memtide._plan.estimate.pools import host_reserve
+from memtide._plan_file import machine_file, plan_file
 from memtide._util.sizes import parse_size
+from memtide_plan.ask.machine import machine_of
+from memtide_plan.ask.words import MachineWords
+from memtide_plan.estimate.pools import host_reserve
 
 _HOST_POOL = 48 * plans.MIB
 _TRAIN = """

@@ -10,14 +10,14 @@ import documented_plans
 import plans
 import pytest
 from harness import REPOSITORY, Cli
-from memtide._cli import plan_report
-from memtide._plan import plan_file
-from memtide._plan.answer import Answer
-from memtide._plan.buy import buy
-from memtide._plan.fastest import ask, ask_all
-from memtide._plan.question import Question
-from memtide._plan.sweep import Point, least_for_half, range_of, sweep
+from memtide._plan_file import plan_file
+from memtide._plan_file.answer import Answer
+from memtide._plan_file.question import Question
 from memtide.errors import InvalidArgument, UsageError
+from memtide_plan.buy import buy
+from memtide_plan.command import report as plan_report
+from memtide_plan.fastest import ask, ask_all
+from memtide_plan.sweep import Point, least_for_half, range_of, sweep
 
 LLAMA = REPOSITORY / "docs" / "plan" / "llama-3-8b.json"
 GPU = ("--gpu", "rtx4090", "--host-memory", "192GiB")

@@ -9,7 +9,7 @@ from typing import Any
 
 import plans
 import pytest
-from memtide._plan import plan_file
+from memtide._plan_file import plan_file
 from memtide.errors import InvalidArgument
 
 _DEEP = "[" * 100_000

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import plans
 import pytest
-from memtide._plan import catalogue, machine_file
-from memtide._plan.ask import units
-from memtide._plan.ask.machine import machine_of
-from memtide._plan.ask.states import states_of
-from memtide._plan.ask.words import MachineWords
-from memtide._plan.training import States
+from memtide._plan_file import machine_file
+from memtide._plan_file.training import States
 from memtide.errors import InvalidArgument, MemtideError, UsageError
+from memtide_plan import catalogue
+from memtide_plan.ask import units
+from memtide_plan.ask.machine import machine_of
+from memtide_plan.ask.states import states_of
+from memtide_plan.ask.words import MachineWords
 
 # Words that users write.
 

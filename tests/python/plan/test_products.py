@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from memtide._plan import catalogue
-from memtide._plan.calibration import constant
-from memtide._plan.estimate.products import Multiplier, passes
-from memtide._plan.estimate.work import Rates
-from memtide._plan.model import Product
+from memtide._plan_file.model import Product
+from memtide_plan import catalogue
+from memtide_plan.calibration import constant
+from memtide_plan.estimate.products import Multiplier, passes
+from memtide_plan.estimate.work import Rates
 
 CARD = Multiplier(flop_per_s=1e14, memory_bytes_per_s=1e12, multiprocessors=100)
 

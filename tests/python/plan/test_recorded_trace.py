@@ -11,7 +11,7 @@ from typing import Any
 import plans
 import pytest
 from harness import Cli, Outcome, short_directory
-from memtide._plan import machine_file
+from memtide._plan_file import machine_file
 
 _BLOCKS, _WIDTH, _ROWS = 5, 256, 4096
 _TRAIN = f"""

@@ -4,8 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from memtide._plan import rows
 from memtide.errors import InvalidArgument
+from memtide_plan import rows
 
 RIGHT = {
     "id": "a",

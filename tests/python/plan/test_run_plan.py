@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import plans
 import pytest
 from harness import Cli
+from memtide._daemon.inspection import LINKS
 from memtide._launch.planned_run import rows
-from memtide._node.inspection import LINKS
-from memtide._plan import plan_file
+from memtide._plan_file import plan_file
 
 # Blocks of 2 MiB of parameters, as the plan's model has them.
 TRAIN = """

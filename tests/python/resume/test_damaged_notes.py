@@ -7,7 +7,7 @@ import random
 import zlib
 from typing import Any
 
-from memtide._node.step_manifest import (
+from memtide._resume.step_manifest import (
     SavedOptimizer,
     SavedParameter,
     SavedTensor,

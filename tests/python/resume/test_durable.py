@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Cli, short_directory
 from memtide._capi.locate import find_daemon
-from memtide._node import inspection
+from memtide._daemon import inspection
 from reference_runs import ReferenceRuns
 from service_manager import ServiceManager
 

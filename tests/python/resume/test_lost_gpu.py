@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli
-from memtide._node import inspection
+from memtide._daemon import inspection
 from stepping_script import node_daemon
 
 STEPS, WAIT_AT = 7, 3

@@ -13,16 +13,16 @@ from memtide._capi.client import Kind
 from memtide._memory.alignment import GPU_ALIGNMENT_BYTES
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_manager import TensorManager
-from memtide._node.step_manifest import (
+from memtide._resume.agree_across_nodes import Agreement
+from memtide._resume.manifest_writer import small
+from memtide._resume.restored_storages import RestoredStorages
+from memtide._resume.step_manifest import (
     SavedOptimizer,
     SavedParameter,
     SavedTensor,
     StepManifest,
     read_manifest,
 )
-from memtide._resume.manifest_writer import small
-from memtide._resume.nodes import Plan
-from memtide._resume.restored_storages import RestoredStorages
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
@@ -357,7 +357,7 @@ class Wire:
     """An exchange between two nodes, one after the other: what the first sends the second gets."""
 
     def __init__(self, manifest: StepManifest, sent: list[torch.Tensor], *, sends: bool) -> None:
-        self.manifest, self.plan = manifest, Plan("all nodes", 0, (1,))
+        self.manifest, self.agreement = manifest, Agreement("all nodes", 0, (1,))
         self.sends, self.receives = sends, not sends
         self.checked: list[torch.optim.Optimizer] = []
         self._sent = sent

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli, short_directory
-from memtide._node.private_daemon import Pools, PrivateDaemon
+from memtide._daemon.private_daemon import Pools, PrivateDaemon
 
 STEPS = 9
 SCRIPT = SCRIPTS / "resumable.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Cli, short_directory
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import answers
+from memtide._daemon.private_daemon import answers
 
 _SCRIPT = SCRIPTS / "flips_ssd.py"
 

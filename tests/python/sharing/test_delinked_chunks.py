@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import SCRIPTS, Cli
-from memtide._node import inspection
+from memtide._daemon import inspection
 from stepping_script import node_daemon
 
 _SCRIPT = SCRIPTS / "delinking.py"

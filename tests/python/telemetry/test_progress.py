@@ -11,7 +11,7 @@ from typing import TextIO
 
 import pytest
 from harness import PACKAGE_PARENT
-from memtide._node import inspection
+from memtide._daemon import inspection
 from memtide._telemetry.progress import TerminalLine, line_of
 from memtide._telemetry.recorder import Record
 

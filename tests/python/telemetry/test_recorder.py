@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_client import FakeClient
-from memtide._node import inspection
+from memtide._daemon import inspection
 from memtide._telemetry.recorder import Recorder
 
 

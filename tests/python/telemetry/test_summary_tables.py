@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtide._node import inspection
+from memtide._daemon import inspection
 from memtide._telemetry.summary_tables import kinds_table, pools_table, steps_line
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import Cli, Outcome
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import answers
+from memtide._daemon.private_daemon import answers
 
 NOBODY = 65534
 # A group that each Debian has, whose members administer the daemon here.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from fake_client import FakeClient
 from memtide._activations.activations import Activations
-from memtide._activations.choices import choices_of
+from memtide._activations.script_choices import choices_of
 from memtide._capi.client import Kind
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes

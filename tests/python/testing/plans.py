@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memtide._plan.answer import Answer, Busy, Choice, Moved
-from memtide._plan.machine import Device, Drive, Machine
-from memtide._plan.model import Block, Model
-from memtide._plan.question import Planned
-from memtide._plan.training import Training
+from memtide._plan_file.answer import Answer, Busy, Choice, Moved
+from memtide._plan_file.machine import Device, Drive, Machine
+from memtide._plan_file.model import Block, Model
+from memtide._plan_file.question import Planned
+from memtide._plan_file.training import Training
 
 MIB = 2**20
 BLOCKS = 4

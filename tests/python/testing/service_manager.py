@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import answers
+from memtide._daemon.private_daemon import answers
 
 _FIRST = 3
 # LISTEN_PID is the daemon's own process id, which the shell has until it becomes the daemon.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import SCRIPTS, short_directory
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import answers
+from memtide._daemon.private_daemon import answers
 
 # Trains until the file in its first argument exists, and prints each step's loss.
 SCRIPT = SCRIPTS / "low_host_memory.py"

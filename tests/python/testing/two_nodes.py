@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import Cli, short_directory
 from memtide._capi.locate import find_daemon
-from memtide._node.private_daemon import answers
+from memtide._daemon.private_daemon import answers
 
 _PORT = 29_400
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from memtide._node import inspection
+from memtide._daemon import inspection
 
 if __name__ == "__main__":
     until = time.monotonic() + 30

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from memtide._node import inspection
+from memtide._daemon import inspection
 
 if __name__ == "__main__":
     kinds = inspection.inspect().kinds

@@ -20,7 +20,7 @@ from fake_client import one_chunk_each
 from memtide._memory.adoption import restore
 from memtide._torch_hooks import compiled_regions
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.module_hooks import Known
+from memtide._torch_hooks.module_hooks import ModuleParameters
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 
@@ -66,12 +66,12 @@ def _count_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the regions whose chunks are looked up from now on, once for each time."""
     looked_up: list[str] = []
 
-    class Counted(Known):
+    class Counted(ModuleParameters):
         def __init__(self, name: str) -> None:
             super().__init__(name)
             looked_up.append(name)
 
-    monkeypatch.setattr(compiled_regions, "Known", Counted)
+    monkeypatch.setattr(compiled_regions, "ModuleParameters", Counted)
     return looked_up
 
 
@@ -151,7 +151,7 @@ def test_module_compile_and_decorators_before_memtide_starts_are_leased() -> Non
     try:
         for training in (before, blocks):
             for parameter in training.model.parameters():
-                runtime.moments.adopt_parameter(parameter)
+                runtime.module_hooks.adopt_parameter(parameter)
             training.losses(2)
         assert graphs.unleased == []
         assert graphs.compiled == compiled + 2, "what was compiled before has no leases"

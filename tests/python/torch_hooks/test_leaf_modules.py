@@ -176,9 +176,9 @@ def test_a_stranger_s_only_global_hook_is_called(
 ) -> None:
     called: list[object] = []
     handle = register(lambda *_: called.append(1) or None)
-    runtime.moments.hide()
+    runtime.module_hooks.hide()
     leaf(torch.ones(1, 64, requires_grad=True))
-    runtime.moments.show()
+    runtime.module_hooks.show()
     handle.remove()
     assert called == [1]
 

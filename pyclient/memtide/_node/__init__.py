@@ -1,3 +1,0 @@
-"""The daemon of a node from a process's view: connecting to it, starting a private one, inspecting
-it, and resuming named jobs.
-"""

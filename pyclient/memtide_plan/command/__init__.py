@@ -1,0 +1,1 @@
+"""The command line of `memtide plan` and of `memtide doctor --measure`."""
