@@ -16,7 +16,6 @@ from memtide.errors import UsageError
 
 from memtide_plan.ask.states import names as optimizer_names
 from memtide_plan.ask.words import THIS, MachineWords
-from memtide_plan.command import graph as plan_graph
 
 if TYPE_CHECKING:
     from memtide._plan_file.machine import Machine
@@ -46,7 +45,6 @@ def add_arguments(plan: Parser) -> None:
     )
     _add_model(plan)
     _add_machine(plan)
-    plan_graph.add_graph_options(plan)
     _add_outputs(plan)
     plan.set_defaults(command=_prepare)
 
@@ -156,8 +154,6 @@ def _count(text: str) -> int:
 def _prepare(flags: argparse.Namespace) -> _Action:
     if flags.check:
         return _check(flags)
-    if flags.graph is not None:
-        return _graph(flags)
     if flags.ways:
         return _ways(flags)
     if flags.picture is not None and flags.sweep is None:
@@ -237,19 +233,6 @@ def _check(flags: argparse.Namespace) -> _Action:
 
     status = check.run(as_json=flags.json)
     return lambda: status
-
-
-def _graph(flags: argparse.Namespace) -> _Action:
-    from memtide._plan_file.training import States
-
-    from memtide_plan.ask.machine import machine_of
-    from memtide_plan.ask.states import states_of
-
-    words = MachineWords(**{name: getattr(flags, name) for name in _MACHINE_OPTIONS})
-    is_named = words.machine is not None or words.gpu is not None
-    machine = machine_of(words) if is_named else None
-    states = States() if flags.optimizer is None else states_of(flags.optimizer)
-    return plan_graph.run_graph(flags, machine, states)
 
 
 def _ways(flags: argparse.Namespace) -> _Action:

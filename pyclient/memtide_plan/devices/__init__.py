@@ -1,1 +1,1 @@
-"""Plans for several devices: ranks that share or shard states, pipelines, graphs of operators."""
+"""Plans for several devices: ranks that share or shard states, and pipelines."""

@@ -278,5 +278,5 @@ def test_a_sweep_is_drawn(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", documented_plans.PAGES, ids=lambda path: path.stem)
 def test_the_pages_commands_print_what_they_say(cli: Cli, path: Path) -> None:
     page = path.read_text(encoding="utf-8")
-    assert len(documented_plans.commands(page)) >= 3
+    assert documented_plans.commands(page)
     assert documented_plans.rewritten(page, cli) == page

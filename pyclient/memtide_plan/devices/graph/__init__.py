@@ -1,1 +1,0 @@
-"""The partition of a graph of operators over devices: plan.plan_graph()."""
