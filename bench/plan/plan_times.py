@@ -7,6 +7,7 @@ memtide-replay on PATH, or $MEMTIDE_REPLAY.
 """
 
 import argparse
+import json
 import resource
 import time
 from collections.abc import Callable
@@ -17,11 +18,12 @@ from memtide._plan_file.training import Training
 from memtide_plan.ask.machine import machine_of
 from memtide_plan.ask.words import MachineWords
 from memtide_plan.fastest import ask
-from memtide_plan.models.source import model_of
+from memtide_plan.models.config import described_by
+from memtide_plan.models.config_file import ConfigFile
+from memtide_plan.row_inputs import MODELS as CONFIGS
 from memtide_plan.sweep import range_of, sweep
 
 MODELS = ("llama-3-8b", "gpt2-xl")
-FOLDER = Path(__file__).parents[2] / "pyclient" / "memtide" / "_plan" / "data" / "models"
 RANGES = ("host-memory=16GiB..256GiB", "ssd=1GB/s..14GB/s")
 BATCH, SEQUENCE = 16, 1024
 
@@ -46,9 +48,10 @@ def main() -> None:
     parser.add_argument("--open", action="store_true", help="search the batch, too")
     flags = parser.parse_args()
     machine = machine_of(MachineWords(gpu="rtx4090", host_memory="64GiB", ssd="7GB/s"))
+    configs = json.loads(CONFIGS.read_text(encoding="utf-8"))
     for name in MODELS:
         question = Question(
-            model=model_of(str(FOLDER / f"{name}.json")).model,
+            model=described_by(ConfigFile(Path(f"{name}.json"), configs[name])).model,
             machine=machine,
             training=Training(batch=1, sequence=1),
             batch=None if flags.open else BATCH,

@@ -1,5 +1,5 @@
-"""Machines and their parts that the planner knows: data/machines/, one file each, where every value
-has its source.
+"""Machines and their parts that the planner knows: data/machines.json, where every value has its
+source.
 
 A machine of the catalogue has the rates of specification sheets, times the shares of them that
 data/calibration.json says are reached. Names are compared without case, blanks and hyphens.
@@ -20,7 +20,7 @@ from memtide.errors import InvalidArgument
 
 from memtide_plan.calibration import constant
 
-PATH = Path(__file__).with_name("data") / "machines"
+PATH = Path(__file__).with_name("data") / "machines.json"
 
 # What is around a GPU of which no more is known: a desktop's processor and memory for a GeForce, a
 # server's for others.
@@ -29,7 +29,7 @@ _UNKNOWN_OF_SHEETS = "uncertainty_of_sheets"
 
 
 def machines() -> tuple[Machine, ...]:
-    """The machines that people buy or rent, by name. Those of data/rows/ alone are not listed."""
+    """The machines that people buy or rent, by name; not those of rows alone."""
     return tuple(
         machine(name)
         for name, document in sorted(_documents().items())
@@ -167,12 +167,9 @@ def _value(document: Mapping[str, Any], key: str) -> float:
 
 @functools.cache
 def _documents() -> Mapping[str, Mapping[str, Any]]:
-    """All files, by the plain form of their names and of their other names."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for path in sorted(PATH.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        found[_plain(document["name"])] = document
-    return found
+    """All machines and parts, by the plain form of their names."""
+    documents = json.loads(PATH.read_text(encoding="utf-8"))
+    return {_plain(document["name"]): document for document in documents}
 
 
 @functools.cache

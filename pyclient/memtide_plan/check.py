@@ -1,4 +1,4 @@
-"""`memtide plan --check`: every row of data/rows/ predicted, beside what was published."""
+"""`memtide plan --check`: every row of data/rows.jsonl predicted, beside what was published."""
 
 from __future__ import annotations
 

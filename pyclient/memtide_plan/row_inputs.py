@@ -7,6 +7,7 @@ row.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from memtide._plan_file.training import States, Training
 from memtide.errors import InvalidArgument
 
 from memtide_plan import catalogue
-from memtide_plan.models.config import from_config
+from memtide_plan.models.config import described_by
+from memtide_plan.models.config_file import ConfigFile
 from memtide_plan.models.described import Options
 from memtide_plan.rows import Row
 
-MODELS = Path(__file__).with_name("data") / "models"
+MODELS = Path(__file__).with_name("data") / "models.json"  # A config.json for each name.
 
 _GIB = 2**30
 _MODEL_KEYS = frozenset(("name", "kernels", "lora_rank", "lora_targets", "lora_merged"))
@@ -56,8 +58,8 @@ def inputs_of(row: Row, *, rates: str = "measured") -> Inputs:
 
 def _model(row: Row, document: Mapping[str, Any]) -> Model:
     name = document.get("name")
-    if not isinstance(name, str) or not (MODELS / f"{name}.json").is_file():
-        raise _wrong(row, f"there is no model '{name}' in data/models")
+    if name not in _configs():
+        raise _wrong(row, f"there is no model '{name}' in data/models.json")
     targets = tuple(document.get("lora_targets", Options().lora_targets))
     return _described(
         name,
@@ -71,8 +73,14 @@ def _model(row: Row, document: Mapping[str, Any]) -> Model:
 
 
 @functools.cache
+def _configs() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = json.loads(MODELS.read_text(encoding="utf-8"))
+    return found
+
+
+@functools.cache
 def _described(name: str, options: Options) -> Model:
-    return from_config(MODELS / f"{name}.json", options).model
+    return described_by(ConfigFile(Path(f"{name}.json"), _configs()[name]), options).model
 
 
 def _training(row: Row) -> Training:

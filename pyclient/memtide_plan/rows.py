@@ -1,4 +1,4 @@
-"""What others measured: data/rows/*.jsonl, one row a line, each with its source, all inputs, the
+"""What others measured: data/rows.jsonl, one row a line, each with its source, all inputs, the
 figure that was published and the tolerance within which a prediction counts as right.
 
 A row has `counted` where its source publishes all inputs; the others are predicted where they can
@@ -19,7 +19,7 @@ from typing import Any
 
 from memtide.errors import InvalidArgument
 
-PATH = Path(__file__).with_name("data") / "rows"
+PATH = Path(__file__).with_name("data") / "rows.jsonl"
 
 # Figures that are compared as numbers, and "fits", which is true or false.
 NUMBERS = (
@@ -32,7 +32,7 @@ NUMBERS = (
 )
 FITS = "fits"
 
-_MOST_ROWS = 10_000  # A file's.
+_MOST_ROWS = 10_000
 _MOST_LINE_BYTES = 1 << 14
 _TEXTS = ("id", "source", "where", "block", "system")
 _OBJECTS = ("training", "machine", "figure")
@@ -70,16 +70,15 @@ class Row:
     note: str = ""
 
 
-def load(folder: Path = PATH) -> tuple[Row, ...]:
-    """All rows of a folder's *.jsonl, in the order of files and lines."""
+def load(path: Path = PATH) -> tuple[Row, ...]:
+    """All rows of a file, in the order of its lines."""
     rows: dict[str, Row] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for where, row in _rows_of(path):
-            if row.id in rows:
-                raise InvalidArgument(f"{where}: another row is called '{row.id}', too")
-            rows[row.id] = row
+    for where, row in _rows_of(path):
+        if row.id in rows:
+            raise InvalidArgument(f"{where}: another row is called '{row.id}', too")
+        rows[row.id] = row
     if not rows:
-        raise InvalidArgument(f"{folder} has no rows: files that end in .jsonl, one row a line")
+        raise InvalidArgument(f"{path} has no rows, one a line")
     for row in rows.values():
         if row.figure.of is not None and row.figure.of not in rows:
             raise InvalidArgument(

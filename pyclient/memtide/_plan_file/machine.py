@@ -1,4 +1,4 @@
-"""What a plan knows of a machine. The catalogue's files (data/machines/) have such values with
+"""A machine of a plan. The catalogue (memtide_plan/data/machines.json) has such values with
 their sources; `memtide doctor --measure` measures them."""
 
 from __future__ import annotations

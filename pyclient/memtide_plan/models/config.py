@@ -24,7 +24,11 @@ from memtide_plan.models.parts import Parts
 def from_config(path: Path, options: Options = DEFAULTS) -> Described:
     """The model of a config.json. InvalidArgument: it cannot be read, its architecture is not
     known, or an option does not suit it."""
-    config = ConfigFile(path)
+    return described_by(ConfigFile(path), options)
+
+
+def described_by(config: ConfigFile, options: Options = DEFAULTS) -> Described:
+    """The same of one that has been read."""
     parts = parts_of(config)
     _check_adapters(parts, options)
     saving = Saving(

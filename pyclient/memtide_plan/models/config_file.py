@@ -15,11 +15,12 @@ _LARGEST = 2**40  # No count in a config.json comes near it.
 class ConfigFile:
     """The values of one config.json."""
 
-    def __init__(self, path: Path) -> None:
-        """InvalidArgument: the file cannot be read, or is no config.json."""
+    def __init__(self, path: Path, document: Any = None) -> None:
+        """`document`: what the file has, where it has been read. InvalidArgument: the file cannot
+        be read, or is no config.json."""
         self.path = path
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = document or json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidArgument(f"'{path}' cannot be read as a config.json: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):

@@ -25,8 +25,9 @@ RIGHT = {
 
 def loaded(tmp_path, *documents):
     lines = [d if isinstance(d, str) else json.dumps(d) for d in documents]
-    (tmp_path / "some.jsonl").write_text("\n".join(lines) + "\n")
-    return rows.load(tmp_path)
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return rows.load(path)
 
 
 def test_a_right_line_is_a_row(tmp_path):
@@ -76,9 +77,10 @@ def test_what_is_no_object_is_refused(tmp_path, line):
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "some.jsonl").write_bytes(b'{"id": "\xff"}\n')
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(InvalidArgument, match=r"some\.jsonl:1: this is not JSON"):
-        rows.load(tmp_path)
+        rows.load(path)
 
 
 def test_two_rows_of_one_name_are_refused(tmp_path):
@@ -92,9 +94,10 @@ def test_a_ratio_to_no_row_is_refused(tmp_path):
         loaded(tmp_path, ratio)
 
 
-def test_a_folder_without_rows_is_refused(tmp_path):
+def test_a_file_without_rows_is_refused(tmp_path):
+    (tmp_path / "some.jsonl").touch()
     with pytest.raises(InvalidArgument, match="has no rows"):
-        rows.load(tmp_path)
+        rows.load(tmp_path / "some.jsonl")
 
 
 def test_the_tree_has_as_many_rows_and_sources_as_promised():
