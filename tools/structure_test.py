@@ -73,7 +73,7 @@ class Structure(unittest.TestCase):
 
     def test_functions_have_the_lines_from_head_to_end(self):
         self.assertEqual(structure.functions("a.cc", SOURCE), [("Half", 3, 1), ("A::Some", 6, 7)])
-        self.assertEqual(structure.functions("a.py", PYTHON), [("fits", 12, 6)])
+        self.assertEqual(structure.functions("a.py", PYTHON), [("fits", 12, 5)])
 
     def test_code_has_no_blank_lines_comments_and_docstrings(self):
         self.assertEqual(structure.code_lines("a.py", PYTHON), 7)

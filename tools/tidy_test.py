@@ -21,7 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidy import cxx, faults, headers, links, names, python, words
+from structure import is_program
+from tidy import cxx, faults, headers, links, names, python, structure, words
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -101,6 +102,42 @@ def check_length(file):
         yield MAX_LINES + 1, f"{len(file.lines)} lines; split it, or give a reason in LONG_FILES"
     if not is_long and file.path in LONG_FILES:
         yield 1, f"short enough now ({len(file.lines)} lines): take it off LONG_FILES"
+
+
+# Lines of a function from head to end, a docstring aside, and methods of a class.
+MAX_FUNCTION_LINES = 60
+MAX_METHODS = 45
+
+
+@rule(
+    "function-length",
+    bad=("base/a.cc", "void F() {\n" + "  G();\n" * MAX_FUNCTION_LINES + "}\n"),
+    good=("base/a.cc", "void F() {\n" + "  G();\n" * (MAX_FUNCTION_LINES - 2) + "}\n"),
+)
+def check_function_length(file):
+    if is_measured(file):
+        for name, line, lines in structure.functions(file.path, file.text):
+            if lines > MAX_FUNCTION_LINES:
+                yield line, f"{name} has {lines} lines; at most {MAX_FUNCTION_LINES}"
+
+
+@rule(
+    "class-size",
+    bad=("tools/a.py", "class A:\n" + "    def f(self): pass\n" * (MAX_METHODS + 1)),
+    good=("tools/a.py", "class A:\n" + "    def f(self): pass\n" * MAX_METHODS),
+)
+def check_class_size(file):
+    # The classes of C++ that are larger are to be taken apart first.
+    if is_measured(file) and file.path.endswith(".py"):
+        for name, line, methods in structure.classes(file.path, file.text):
+            if methods > MAX_METHODS:
+                yield line, f"{name} has {methods} methods; at most {MAX_METHODS}"
+
+
+def is_measured(file):
+    """Programs are; the engine's functions will be when they are short enough."""
+    is_engine = file.path.startswith("daemon/engine/")
+    return is_program(file.path, file.text) and not is_engine
 
 
 GOOD_HEADER = """// Bytes: an amount of memory.

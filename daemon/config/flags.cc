@@ -44,31 +44,44 @@ void ParseTime(const std::string& flag, const std::string& text,
       static_cast<int32_t>((value - absl::Seconds(duration->seconds())) / absl::Nanoseconds(1)));
 }
 
-void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
-  // Zero would mean the default in the NodeConfig, so that each flag says what to use instead.
-  const auto add_size = [app](const std::string& flag, const std::string& help,
-                              const std::string& if_zero, std::function<void(uint64_t)> set) {
-    app->add_option_function<std::string>(
-           flag,
-           [flag, if_zero, set](const std::string& text) { set(ParseSize(flag, text, if_zero)); },
-           help)
-        ->type_name("SIZE");
-  };
+// Zero would mean the default in the NodeConfig, so that each flag says what to use instead.
+void AddSize(CLI::App* app, const std::string& flag, const std::string& help,
+             const std::string& if_zero, std::function<void(uint64_t)> set) {
+  app->add_option_function<std::string>(
+         flag,
+         [flag, if_zero, set](const std::string& text) { set(ParseSize(flag, text, if_zero)); },
+         help)
+      ->type_name("SIZE");
+}
+
+// One for all directories, or one for each.
+void AddSizes(CLI::App* app, const std::string& flag, const std::string& help,
+              const std::string& if_zero, std::function<void(uint64_t)> add) {
+  app->add_option_function<std::vector<std::string>>(
+         flag,
+         [flag, if_zero, add](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) add(ParseSize(flag, text, if_zero));
+         },
+         help)
+      ->type_name("SIZE")
+      ->allow_extra_args(false);
+}
+
+void AddDeviceFlags(CLI::App* app, v1::NodeConfig* flags) {
   app->add_option_function<std::string>(
          "--device", [flags](const std::string& device) { flags->set_device(device); },
          "auto, none, emulated, emulated:COUNT, cuda (all GPUs), or GPUs as cuda:N, GPU-<uuid> or "
          "MIG-<uuid>, separated by commas [auto: all GPUs that work, else emulated if "
          "--device-pool is given]")
       ->type_name("DEVICE");
-  add_size("--device-pool",
-           "Memory of each device for chunks, such as 96MiB [of a GPU, 60% of what is free]",
-           "use --device=none for no device",
-           [flags](uint64_t bytes) { flags->set_device_pool_bytes(bytes); });
-  add_size("--device-bandwidth",
-           "Bytes a second to and from an emulated device, such as 4GB; else as memory",
-           "leave it out for the speed of memory", [flags](uint64_t bytes) {
-             flags->mutable_emulated_link()->set_bytes_per_second(bytes);
-           });
+  AddSize(app, "--device-pool",
+          "Memory of each device for chunks, such as 96MiB [of a GPU, 60% of what is free]",
+          "use --device=none for no device",
+          [flags](uint64_t bytes) { flags->set_device_pool_bytes(bytes); });
+  AddSize(app, "--device-bandwidth",
+          "Bytes a second to and from an emulated device, such as 4GB; else as memory",
+          "leave it out for the speed of memory",
+          [flags](uint64_t bytes) { flags->mutable_emulated_link()->set_bytes_per_second(bytes); });
   app->add_option_function<std::string>(
          "--device-latency",
          [flags](const std::string& text) {
@@ -76,22 +89,28 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          },
          "Added to each copy to and from it, such as 20us")
       ->type_name("TIME");
-  add_size("--host-pool", "Host memory for chunks [half of what is available]",
-           "leave it out for the default",
-           [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });
-  add_size("--host-reserve",
-           "Memory kept available for programs: while the machine has less, it gets what jobs can "
-           "spare of the host pool [a 16th of what is available, at most 1GiB]",
-           "use --no-host-reserve for never",
-           [flags](uint64_t bytes) { flags->set_host_reserve_bytes(bytes); });
-  add_size("--memory-limit",
-           "Memory that this daemon and the process that starts it may use together; the host pool "
-           "shrinks for it [no limit]",
-           "leave it out for no limit",
-           [flags](uint64_t bytes) { flags->set_memory_limit_bytes(bytes); });
+}
+
+void AddHostFlags(CLI::App* app, v1::NodeConfig* flags) {
+  AddSize(app, "--host-pool", "Host memory for chunks [half of what is available]",
+          "leave it out for the default",
+          [flags](uint64_t bytes) { flags->set_host_pool_bytes(bytes); });
+  AddSize(app, "--host-reserve",
+          "Memory kept available for programs: while the machine has less, it gets what jobs can "
+          "spare of the host pool [a 16th of what is available, at most 1GiB]",
+          "use --no-host-reserve for never",
+          [flags](uint64_t bytes) { flags->set_host_reserve_bytes(bytes); });
+  AddSize(app, "--memory-limit",
+          "Memory that this daemon and the process that starts it may use together; the host pool "
+          "shrinks for it [no limit]",
+          "leave it out for no limit",
+          [flags](uint64_t bytes) { flags->set_memory_limit_bytes(bytes); });
   app->add_flag_callback(
       "--no-host-reserve", [flags] { flags->set_host_reserve(v1::HOST_RESERVE_DISABLED); },
       "The host pool stays what it is");
+}
+
+void AddSsdFlags(CLI::App* app, v1::NodeConfig* flags) {
   app->add_option_function<std::vector<std::string>>(
          "--ssd-dir",
          [flags](const std::vector<std::string>& dirs) {
@@ -103,34 +122,8 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
       ->type_name("DIR")
       // Otherwise an option with a vector would take all arguments that follow it.
       ->allow_extra_args(false);
-  add_size("--ssd-pool", "Space for chunks over all of them [80% of what is free]",
-           "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
-  // One for all directories, or one for each.
-  const auto add_sizes = [app](const std::string& flag, const std::string& help,
-                               const std::string& if_zero, std::function<void(uint64_t)> add) {
-    app->add_option_function<std::vector<std::string>>(
-           flag,
-           [flag, if_zero, add](const std::vector<std::string>& texts) {
-             for (const std::string& text : texts) add(ParseSize(flag, text, if_zero));
-           },
-           help)
-        ->type_name("SIZE")
-        ->allow_extra_args(false);
-  };
-  add_sizes("--ssd-written-per-day",
-            "Most that is written to each SSD directory in 24 hours, such as 500GB, by which "
-            "evictions wait; may be repeated, for each directory [no budget]",
-            "leave it out for no budget",
-            [flags](uint64_t bytes) { flags->add_ssd_written_per_day_bytes(bytes); });
-  add_sizes("--ssd-endurance",
-            "Bytes that can be written to each drive in its life, such as 600TB; may be repeated "
-            "[unknown]",
-            "leave it out if it is not known",
-            [flags](uint64_t bytes) { flags->add_ssd_endurance_bytes(bytes); });
-  add_size("--user-ssd-written-per-day",
-           "Most that the jobs of one user write to SSD in 24 hours [no budget]",
-           "leave it out for no budget",
-           [flags](uint64_t bytes) { flags->set_user_ssd_written_per_day_bytes(bytes); });
+  AddSize(app, "--ssd-pool", "Space for chunks over all of them [80% of what is free]",
+          "use --no-ssd for none", [flags](uint64_t bytes) { flags->set_ssd_pool_bytes(bytes); });
   app->add_flag_callback(
       "--no-ssd", [flags] { flags->set_ssd_pool(v1::SSD_POOL_DISABLED); }, "No SSD pool");
   app->add_option_function<std::string>(
@@ -138,6 +131,23 @@ void AddPoolFlags(CLI::App* app, v1::NodeConfig* flags) {
          [flags](const std::string& what) { flags->set_verify(ParseVerify("--verify", what)); },
          "Which chunks on SSD have checksums: off, kept (of named jobs) or all [kept]")
       ->type_name("WHICH");
+}
+
+void AddWriteBudgetFlags(CLI::App* app, v1::NodeConfig* flags) {
+  AddSizes(app, "--ssd-written-per-day",
+           "Most that is written to each SSD directory in 24 hours, such as 500GB, by which "
+           "evictions wait; may be repeated, for each directory [no budget]",
+           "leave it out for no budget",
+           [flags](uint64_t bytes) { flags->add_ssd_written_per_day_bytes(bytes); });
+  AddSizes(app, "--ssd-endurance",
+           "Bytes that can be written to each drive in its life, such as 600TB; may be repeated "
+           "[unknown]",
+           "leave it out if it is not known",
+           [flags](uint64_t bytes) { flags->add_ssd_endurance_bytes(bytes); });
+  AddSize(app, "--user-ssd-written-per-day",
+          "Most that the jobs of one user write to SSD in 24 hours [no budget]",
+          "leave it out for no budget",
+          [flags](uint64_t bytes) { flags->set_user_ssd_written_per_day_bytes(bytes); });
 }
 
 void AddServiceFlags(CLI::App* app, v1::NodeConfig* flags) {
@@ -198,7 +208,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.add_option("--config", file, "Settings in protobuf text format (NodeConfig); flags go first")
       ->type_name("FILE");
   AddServiceFlags(&app, &flags);
-  AddPoolFlags(&app, &flags);
+  AddDeviceFlags(&app, &flags);
+  AddHostFlags(&app, &flags);
+  AddSsdFlags(&app, &flags);
+  AddWriteBudgetFlags(&app, &flags);
   try {
     // CLI11 expects arguments in reverse order.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

@@ -50,10 +50,10 @@ def classes(path: str, text: str) -> list[Sized]:
 
 
 def functions(path: str, text: str) -> list[Sized]:
-    """The functions of a source with the lines from head to end."""
+    """The functions of a source with the lines from head to end, docstrings aside."""
     if path.endswith(".py"):
         return [
-            (node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
+            (node.name, node.lineno, _lines(node))
             for node in ast.walk(ast.parse(text))
             if isinstance(node, _FUNCTIONS)
         ]
@@ -71,6 +71,14 @@ def functions(path: str, text: str) -> list[Sized]:
 
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is None:
+        return lines
+    return lines - ((first.end_lineno or first.lineno) - first.lineno + 1)
 
 
 def _methods(body: str) -> Iterator[str]:

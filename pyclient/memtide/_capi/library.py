@@ -199,6 +199,78 @@ class Stats(ctypes.Structure):
     ]
 
 
+# The arguments and the result of each function of memtide.h.
+_PLACES = [c_void_p, c_void_p, c_size_t]
+_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
+    "memtide_open": ([POINTER(Options), POINTER(c_void_p)], c_int),
+    "memtide_close": ([c_void_p], None),
+    "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
+    "memtide_get_limits": ([c_void_p, POINTER(Limits)], c_int),
+    "memtide_allocate": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+    "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+    "memtide_allocate_above_ssd": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
+    "memtide_discard": (_PLACES, c_int),
+    "memtide_offer": ([*_PLACES, c_void_p], c_int),
+    "memtide_offer_when_written": (_PLACES, c_int),
+    "memtide_duplicate": ([*_PLACES, c_uint32, POINTER(c_uint32)], c_int),
+    "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
+    "memtide_acquire": ([*_PLACES, c_int, c_int], c_int),
+    "memtide_release": (_PLACES, c_int),
+    "memtide_cover_streams": ([c_void_p, c_void_p, c_size_t], c_int),
+    "memtide_cover_all_streams": ([c_void_p], c_int),
+    "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
+    "memtide_end_iteration": ([c_void_p], c_int),
+    "memtide_evict": (_PLACES, c_int),
+    "memtide_flush": ([c_void_p], c_int),
+    "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
+    "memtide_step": (
+        [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
+        c_int,
+    ),
+    "memtide_start_part": (
+        [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_uint64), c_void_p],
+        c_int,
+    ),
+    "memtide_start_shared_part": (
+        [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(PartContents), POINTER(SharedPart)],
+        c_int,
+    ),
+    "memtide_end_part": ([c_void_p, c_uint64, c_int, c_uint64], c_int),
+    "memtide_commit": (
+        [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
+        c_int,
+    ),
+    "memtide_committed": (
+        [c_void_p, POINTER(c_uint64), POINTER(c_void_p), POINTER(c_size_t)],
+        c_int,
+    ),
+    "memtide_versions": ([c_void_p, c_void_p, c_size_t, c_void_p, c_void_p], c_int),
+    "memtide_chunk_ids": ([c_void_p, c_uint32, c_uint32, c_void_p], c_int),
+    "memtide_attach": ([c_void_p, c_void_p, c_uint32, POINTER(c_uint32)], c_int),
+    "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
+    "memtide_take_returned": ([c_void_p, POINTER(Span), c_size_t, POINTER(c_size_t)], c_int),
+    "memtide_get_stats": ([c_void_p, POINTER(Stats)], c_int),
+    "memtide_default_chunk_bytes": ([c_uint64, c_uint64, POINTER(c_uint64)], c_int),
+    "memtide_hash_pieces": ([c_char_p, c_size_t, c_void_p, c_size_t, c_void_p], c_int),
+    "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
+    "memtide_call_admin": ([c_char_p, c_char_p, c_char_p, POINTER(c_void_p)], c_int),
+    "memtide_get_metrics": ([c_char_p, POINTER(c_void_p)], c_int),
+    "memtide_get_trace": (
+        [c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t)],
+        c_int,
+    ),
+    "memtide_read_trace": ([c_char_p, c_size_t, POINTER(c_void_p)], c_int),
+    "memtide_add_to_trace": (
+        [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+        c_int,
+    ),
+    "memtide_free_text": ([c_void_p], None),
+    "memtide_reinstall_handlers": ([], c_int),
+    "memtide_last_error": ([], c_char_p),
+    "memtide_version": ([], c_char_p),
+}
+
+
 @cache
 def load_library() -> ctypes.CDLL:
     """libmemtide.so with its signatures. NotInstalled: it is missing, or is another library."""
@@ -207,76 +279,7 @@ def load_library() -> ctypes.CDLL:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
         raise errors.NotInstalled(f"{path} cannot be loaded: {error}") from error
-    places = [c_void_p, c_void_p, c_size_t]
-    signatures: dict[str, tuple[list[Any], Any]] = {
-        "memtide_open": ([POINTER(Options), POINTER(c_void_p)], c_int),
-        "memtide_close": ([c_void_p], None),
-        "memtide_get_properties": ([c_void_p, POINTER(Properties)], c_int),
-        "memtide_get_limits": ([c_void_p, POINTER(Limits)], c_int),
-        "memtide_allocate": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_allocate_undefined": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_allocate_above_ssd": ([c_void_p, c_int, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_discard": (places, c_int),
-        "memtide_offer": ([*places, c_void_p], c_int),
-        "memtide_offer_when_written": (places, c_int),
-        "memtide_duplicate": ([*places, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_free": ([c_void_p, c_uint32, c_uint32], c_int),
-        "memtide_acquire": ([*places, c_int, c_int], c_int),
-        "memtide_release": (places, c_int),
-        "memtide_cover_streams": ([c_void_p, c_void_p, c_size_t], c_int),
-        "memtide_cover_all_streams": ([c_void_p], c_int),
-        "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
-        "memtide_end_iteration": ([c_void_p], c_int),
-        "memtide_evict": (places, c_int),
-        "memtide_flush": ([c_void_p], c_int),
-        "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
-        "memtide_step": (
-            [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
-            c_int,
-        ),
-        "memtide_start_part": (
-            [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_uint64), c_void_p],
-            c_int,
-        ),
-        "memtide_start_shared_part": (
-            [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(PartContents), POINTER(SharedPart)],
-            c_int,
-        ),
-        "memtide_end_part": ([c_void_p, c_uint64, c_int, c_uint64], c_int),
-        "memtide_commit": (
-            [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
-            c_int,
-        ),
-        "memtide_committed": (
-            [c_void_p, POINTER(c_uint64), POINTER(c_void_p), POINTER(c_size_t)],
-            c_int,
-        ),
-        "memtide_versions": ([c_void_p, c_void_p, c_size_t, c_void_p, c_void_p], c_int),
-        "memtide_chunk_ids": ([c_void_p, c_uint32, c_uint32, c_void_p], c_int),
-        "memtide_attach": ([c_void_p, c_void_p, c_uint32, POINTER(c_uint32)], c_int),
-        "memtide_wrap": ([c_void_p, c_uint64, c_uint64, POINTER(c_void_p)], c_int),
-        "memtide_take_returned": ([c_void_p, POINTER(Span), c_size_t, POINTER(c_size_t)], c_int),
-        "memtide_get_stats": ([c_void_p, POINTER(Stats)], c_int),
-        "memtide_default_chunk_bytes": ([c_uint64, c_uint64, POINTER(c_uint64)], c_int),
-        "memtide_hash_pieces": ([c_char_p, c_size_t, c_void_p, c_size_t, c_void_p], c_int),
-        "memtide_inspect_node": ([c_char_p, c_int, c_uint32, POINTER(c_void_p)], c_int),
-        "memtide_call_admin": ([c_char_p, c_char_p, c_char_p, POINTER(c_void_p)], c_int),
-        "memtide_get_metrics": ([c_char_p, POINTER(c_void_p)], c_int),
-        "memtide_get_trace": (
-            [c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t)],
-            c_int,
-        ),
-        "memtide_read_trace": ([c_char_p, c_size_t, POINTER(c_void_p)], c_int),
-        "memtide_add_to_trace": (
-            [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
-            c_int,
-        ),
-        "memtide_free_text": ([c_void_p], None),
-        "memtide_reinstall_handlers": ([], c_int),
-        "memtide_last_error": ([], c_char_p),
-        "memtide_version": ([], c_char_p),
-    }
-    for name, (arguments, result) in signatures.items():
+    for name, (arguments, result) in _SIGNATURES.items():
         try:
             function = getattr(lib, name)
         except AttributeError as error:

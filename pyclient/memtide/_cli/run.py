@@ -30,6 +30,36 @@ def add_arguments(run: Parser) -> None:
         "if they train. They share one daemon, and each rank is on a GPU of its own if there are "
         "several. Sizes: 512MiB, 2GiB, 1.5GB."
     )
+    _add_pools(run)
+    run.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE.json",
+        help="of `memtide plan --output`: its pools, chunk size and choice for activations; at the "
+        "end, predicted against measured",
+    )
+    _add_budget(run)
+    session = run.add_argument_group("session")
+    _add_session(session)
+    _add_job(session)
+    _add_shared_layers(session)
+    add_socket_dir(session)
+    _add_output(run)
+    run.add_argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="SCRIPT is the name of a module, as with `python -m`",
+    )
+    run.add_argument(
+        "script", metavar="SCRIPT", help="path of a script, or a Python command on PATH"
+    )
+    arguments = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    arguments.required = False  # argparse would ask for them, too, where SCRIPT is missing.
+    run.set_defaults(command=_prepare)
+
+
+def _add_pools(run: Parser) -> None:
     pools = run.add_argument_group("pools of a private daemon")
     pools.add_argument("--device-pool", metavar="SIZE", help="memory of each device; 0: no device")
     pools.add_argument(
@@ -46,13 +76,9 @@ def add_arguments(run: Parser) -> None:
         metavar="DIR",
         help="parent of the directory that this run creates for these files",
     )
-    run.add_argument(
-        "--plan",
-        type=Path,
-        metavar="FILE.json",
-        help="of `memtide plan --output`: its pools, chunk size and choice for activations; at the "
-        "end, predicted against measured",
-    )
+
+
+def _add_budget(run: Parser) -> None:
     budget = run.add_argument_group("budget", "limits on all that a script and memtide use")
     budget.add_argument(
         "--host-memory",
@@ -66,7 +92,9 @@ def add_arguments(run: Parser) -> None:
         metavar="SIZE",
         help="the same for the device; excludes --device-pool",
     )
-    session = run.add_argument_group("session")
+
+
+def _add_session(session: argparse._ActionsContainer) -> None:
     session.add_argument(
         "--chunk-size",
         metavar="SIZE",
@@ -79,6 +107,9 @@ def add_arguments(run: Parser) -> None:
         action="store_true",
         help="skip optimizer steps whose gradients are infinite or NaN",
     )
+
+
+def _add_job(session: argparse._ActionsContainer) -> None:
     session.add_argument(
         "--job",
         metavar="NAME",
@@ -107,6 +138,9 @@ def add_arguments(run: Parser) -> None:
     session.add_argument(
         "--resume", action="store_true", help="resume from the last committed step of --job"
     )
+
+
+def _add_shared_layers(session: argparse._ActionsContainer) -> None:
     session.add_argument(
         "--share",
         metavar="PATH",
@@ -119,7 +153,9 @@ def add_arguments(run: Parser) -> None:
         metavar="N",
         help="layers of --share have parameters of their own from the end of optimizer step N on",
     )
-    add_socket_dir(session)
+
+
+def _add_output(run: Parser) -> None:
     output = run.add_argument_group("output")
     output.add_argument("--stats", type=Path, metavar="FILE.json", help="write the cost of the run")
     output.add_argument(
@@ -150,18 +186,6 @@ def add_arguments(run: Parser) -> None:
         "`memtide explain --memory`",
     )
     output.add_argument("--quiet", action="store_true", help="no progress line, no summary")
-    run.add_argument(
-        "-m",
-        dest="is_module",
-        action="store_true",
-        help="SCRIPT is the name of a module, as with `python -m`",
-    )
-    run.add_argument(
-        "script", metavar="SCRIPT", help="path of a script, or a Python command on PATH"
-    )
-    arguments = run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
-    arguments.required = False  # argparse would ask for them, too, where SCRIPT is missing.
-    run.set_defaults(command=_prepare)
 
 
 def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
@@ -172,6 +196,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
     from memtide._launch.sharing import Sharing
     from memtide._plan_file import plan_file
 
+    _check(flags)
     pools = Pools(
         device_bytes=_size(flags.device_pool),
         host_bytes=_size(flags.host_pool),
@@ -191,21 +216,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
         pools = pools if flags.socket_dir else planned_pools(plan, pools)
     if chunk_bytes % 2**21:
         raise UsageError(f"--chunk-size {flags.chunk_size} is not a multiple of 2 MiB")
-    if flags.trace_memory and not str(flags.trace or "").endswith(RAW_SUFFIX):
-        raise UsageError(f"--trace-memory needs a trace that keeps it: --trace FILE{RAW_SUFFIX}")
-    if flags.tide_iteration < 1:
-        raise UsageError("--tide-iteration counts from 1")
-    if flags.time_to_live is not None and flags.time_to_live < 1:
-        raise UsageError("--time-to-live is at least 1 second")
-    if flags.durable_every is not None and flags.durable_every < 1:
-        raise UsageError("--durable-every is at least 1 step")
-    durable_every = flags.durable_every or int(flags.durable)
-    if durable_every and not flags.job:
-        raise UsageError("--durable needs the name of a job: --job NAME")
-    if flags.delink_at_step is not None and not flags.share:
-        raise UsageError("--delink-at-step needs layers that share: --share PATH")
-    if flags.delink_at_step is not None and flags.delink_at_step < 1:
-        raise UsageError("--delink-at-step counts from 1")
+    durable_every = _durable_every(flags)
     lives_s = flags.time_to_live or (_A_DAY_S if durable_every else _AN_HOUR_S)
     return run.prepare(
         Program(flags.script, flags.arguments, is_module=flags.is_module),
@@ -234,6 +245,28 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
             plan_file=flags.plan.absolute() if flags.plan else None,
         ),
     )
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """UsageError: an option has no such value, or needs another one."""
+    if flags.trace_memory and not str(flags.trace or "").endswith(RAW_SUFFIX):
+        raise UsageError(f"--trace-memory needs a trace that keeps it: --trace FILE{RAW_SUFFIX}")
+    if flags.tide_iteration < 1:
+        raise UsageError("--tide-iteration counts from 1")
+    if flags.time_to_live is not None and flags.time_to_live < 1:
+        raise UsageError("--time-to-live is at least 1 second")
+    if flags.durable_every is not None and flags.durable_every < 1:
+        raise UsageError("--durable-every is at least 1 step")
+    if _durable_every(flags) and not flags.job:
+        raise UsageError("--durable needs the name of a job: --job NAME")
+    if flags.delink_at_step is not None and not flags.share:
+        raise UsageError("--delink-at-step needs layers that share: --share PATH")
+    if flags.delink_at_step is not None and flags.delink_at_step < 1:
+        raise UsageError("--delink-at-step counts from 1")
+
+
+def _durable_every(flags: argparse.Namespace) -> int:
+    return flags.durable_every or int(flags.durable)
 
 
 def _size(text: str | None) -> int | None:

@@ -70,17 +70,8 @@ def split(
         if is_torch_s or not _has_parts(manager, parameter, gradient, states, step, masters):
             result.rest.append(index)
             continue
-        stepped = states[0] if masters else parameter
-        stochastic = stepped.dtype is torch.bfloat16
-        last_state = gradient if fresh else states[-1] if states else None
-        parameter_options = (
-            int(step.item()) + 1 if step is not None else 1,
-            fresh,
-            FORMATS[stepped.dtype],
-            FORMATS[gradient.dtype],
-            FORMATS[last_state.dtype] if last_state is not None else Format.FLOAT32,
-            FORMATS[parameter.dtype] if masters else Format.NONE,
-            options.rounding_seed if stochastic else 0,
+        parameter_options = _own_options(
+            parameter, gradient, states, step, masters, options.rounding_seed
         )
         numbers = single_numbers_of(form, arguments, index)
         key = (parameter_options, numbers, next_numbers[index])
@@ -106,6 +97,30 @@ def split(
         )
         result.indices.append(index)
     return result
+
+
+def _own_options(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    states: Sequence[torch.Tensor | None],
+    step: Any,
+    masters: int,
+    rounding_seed: int,
+) -> tuple[object, ...]:
+    """The values of _OWN_OPTIONS for a parameter, whose states are all there or all None."""
+    fresh = any(state is None for state in states)
+    stepped = states[0] if masters else parameter
+    last_state = gradient if fresh else states[-1] if states else None
+    assert stepped is not None
+    return (
+        int(step.item()) + 1 if step is not None else 1,
+        fresh,
+        FORMATS[stepped.dtype],
+        FORMATS[gradient.dtype],
+        FORMATS[last_state.dtype] if last_state is not None else Format.FLOAT32,
+        FORMATS[parameter.dtype] if masters else Format.NONE,
+        rounding_seed if stepped.dtype is torch.bfloat16 else 0,
+    )
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
