@@ -26,7 +26,6 @@ from memtide._launch import (
     ranks,
     spawned_ranks,
 )
-from memtide._launch.deferred_start import Stepping
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
@@ -37,6 +36,7 @@ from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
 from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder
+from memtide._torch_hooks.stepping import Stepping
 from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
