@@ -39,10 +39,12 @@ from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.gpu_side import GpuSide
 from memtide._torch_hooks.host_side import HostSide
+from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._torch_hooks.module_hooks import NO_BACKWARD, ManagedParameters, ModuleHooks
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
-from memtide._torch_hooks.patch_row import Context, When
+from memtide._torch_hooks.patch_context import Context
+from memtide._torch_hooks.patch_when import When
 from memtide._torch_hooks.shared_layers import SharedLayers
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._torch_hooks.stepped_states import SteppedStates
@@ -74,6 +76,7 @@ class Runtime:
         say: Callable[[str], None],
     ) -> None:
         self.client = client
+        self._attributes = Attributes()
         self.shared_layers = shared_layers
         self._everything = adopt_everything
         self.managed = ManagedParameters(everything=adopt_everything)
@@ -115,7 +118,7 @@ class Runtime:
         self.activations = Activations(
             self.manager,
             allowance or (lambda: UNLIMITED_BYTES),
-            Attributes,
+            lambda: LaterPatches(self._attributes),
             self.observer.moments,
             chosen,
             None if budget is None else functools.partial(self._search_plans, budget, say),
@@ -128,7 +131,6 @@ class Runtime:
         self.blocks = self._record_blocks() if stepping.records_blocks else None
         self._phases = self._make_phases(shares_contents)
         self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
-        self._attributes = Attributes()
         self._undo: list[Callable[[], None]] = []
 
     def _make_phases(self, shares_contents: bool) -> list[StepPhase]:
