@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from memtide._activations.budget import Budget, Sampling, budget_of
+from memtide._activations.budget import Budget, budget_of
 from memtide._activations.script_choices import choice_of_part, choices_of
 from memtide._checkpoint import safetensors_file
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
@@ -159,14 +159,12 @@ def offload(
     budget = budget_of(_connection)
     runtime = runtimes.start(
         _connection.client,
-        recorder if budget is None else Sampling(budget, recorder),
+        recorder,
         adopt_everything=False,
-        allowance=None if budget is None else budget.allowance_bytes,
         chosen=chosen,
         shares_contents=_connection.shares_contents,
+        budget=budget,
     )
-    if budget is not None:
-        runtime.keep_budget(budget)
     runtime.names.know(model)
     # Frozen parameters come first, so that scripts with the same ones have equal chunks of them,
     # whatever they train beside.
@@ -176,7 +174,7 @@ def offload(
         adopt_gradient(runtime.manager, parameter)
     optimizers = _listed(optimizer)
     for one in optimizers:
-        runtime.adopt_state_of(one)
+        runtime.states.adopt(one)
         runtime.wrap_own_step(one)
     return Offloaded(runtime, recorder, budget, model, optimizers)
 

@@ -30,6 +30,8 @@ PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "mem
 _PRIVATE = r"\bmemtide(\.\w+)*\._[a-z]|\b(from|import) memtide_|\bfrom memtide\.?\w* import _"
 # The one file that assigns to attributes of torch and of Python's standard library.
 REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
+# The one file that replaces attributes by other rows than those of LaterPatches.
+INSTALLS = "pyclient/memtide/_torch_hooks/runtime.py"
 # The one file that knows which types of devices are GPUs.
 DEVICES = "pyclient/memtide/_util/devices.py"
 # Files in Python that read as a user's do: no private names of memtide.
@@ -143,6 +145,8 @@ def check_foreign_attributes(file):
             name = ast.unparse(node.func).rpartition(".")[2]
             if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
                 yield node.lineno, f"{name} outside of {REPLACES}"
+            if name == "Attributes" and file.path != INSTALLS:
+                yield node.lineno, "what is replaced has a row of the patch table: LaterPatches"
 
 
 def check_device_types(file):
@@ -217,6 +221,7 @@ def check_the_rules(make_file):
         "import torch\ndel torch.Tensor.mul_",
         "import threading\nthreading.Thread.start: object = f",
         "def f(owner, name, g):\n    setattr(owner, name, g)",
+        "from memtide._torch_hooks import attributes\na = attributes.Attributes()",
     ):
         if not list(check_foreign_attributes(make_file(f"{folder}/a.py", text + "\n"))):
             yield f"rule foreign-attributes does not see {text!r}"

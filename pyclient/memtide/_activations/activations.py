@@ -27,7 +27,7 @@ from memtide._activations.kept_storages import KeptStorages
 from memtide._activations.plan import Choice
 from memtide._activations.plan_outcome import PlanOutcome
 from memtide._activations.plan_without_search import Moves
-from memtide._activations.planning import Planning
+from memtide._activations.planning import Planning, Search
 from memtide._activations.recompute import Replacer
 from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
@@ -35,13 +35,14 @@ from memtide._activations.script_choices import Choices
 from memtide._capi.client import Home
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, is_plain
+from memtide._util.step_phase import StepPhase
 from memtide.errors import ResourceExhausted
 
 # The budget is asked again when this much more is kept: it reads counters of the system.
 _ASK_EVERY_BYTES = 4 * 2**20
 
 
-class Activations:
+class Activations(StepPhase):
     """What autograd saves in this process. Thread safety: any thread of the script may pack and
     unpack."""
 
@@ -52,10 +53,11 @@ class Activations:
         attributes: Callable[[], Replacer],
         moments: Sequence[MomentName],
         chosen: Choices,
+        search: Search | None = None,
     ) -> None:
         """`allowance` says how many bytes of activations the process may keep now; `moments` are
         those reported in this iteration, to which others are added; `chosen` are the script's
-        choices."""
+        choices; `search`: as for Planning."""
         self._manager = manager
         self._allowance = allowance
         self._asked_at_bytes = 0
@@ -69,7 +71,7 @@ class Activations:
         self._watched: set[type[nn.Module]] = set()  # Their classes.
         self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
         self.planning = Planning(
-            attributes, self._storages, moments, self._leave, self._make_room, chosen
+            attributes, self._storages, moments, self._leave, self._make_room, chosen, search
         )
         self._outcome = PlanOutcome()
         self._closed = False

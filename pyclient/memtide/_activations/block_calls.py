@@ -41,25 +41,28 @@ class Call:
 class BlockCalls:
     """Watches calls of blocks, from `watch` to `close`."""
 
-    def __init__(self, attributes: Replacer, recompute: Recompute) -> None:
-        """`attributes` is this object's alone."""
+    def __init__(
+        self,
+        attributes: Replacer,
+        recompute: Recompute,
+        begun: Callable[[Call, Hashable], None],
+        ended: Callable[[Call], None],
+    ) -> None:
+        """`attributes` is this object's alone. `begun` and `ended` are called when a call begins
+        and has ended. What it was given has the shapes of the second argument."""
         self._attributes = attributes
         self._recompute = recompute
         self._numbers: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._counts: list[int] = []  # Calls of each block in this iteration.
         self._shapes: list[Hashable] = []
         self._thread = threading.local()
-        # Called when a call begins and has ended. What it was given has the shapes of the second
-        # argument.
-        self.begun: Callable[[Call, Hashable], None] = lambda _call, _shapes: None
-        self.ended: Callable[[Call], None] = lambda _: None
+        self._begun, self._ended = begun, ended
 
     def watch(self, blocks: Sequence[nn.Module]) -> None:
         """Begins. REQUIRES: the blocks are in the order of their forward passes, and no block
         runs."""
         # What recomputes runs within what watches: what it saves then belongs to the call.
         self._recompute.prepare(blocks)
-        self._recompute.recomputing = self._note_recomputation
         self._numbers = weakref.WeakKeyDictionary({b: i for i, b in enumerate(blocks)})
         self._counts = [0] * len(blocks)
         for kind in {type(block) for block in blocks}:
@@ -99,7 +102,7 @@ class BlockCalls:
                 return original(module, *args, **kwargs)
             finally:
                 self._thread.call = None
-                self.ended(call)
+                self._ended(call)
 
         return _call_impl
 
@@ -110,11 +113,12 @@ class BlockCalls:
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         call.is_first = not self._shapes
         self._shapes.append(shapes)
-        self.begun(call, shapes)
+        self._begun(call, shapes)
         self._thread.call = call
         return call
 
-    def _note_recomputation(self) -> None:
+    def note_recomputation(self) -> None:
+        """The call that runs in this thread is recomputed."""
         call = self.running
         if call is not None:
             call.is_recomputed = True

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from memtide._activations.limit import Limit, Reading
 from memtide._activations.profile import ActivationProfile
@@ -32,9 +31,6 @@ from memtide._util import heap
 from memtide._util.devices import GpuModule, gpu_module, type_name
 from memtide._util.sizes import format_size
 from memtide.errors import ResourceExhausted
-
-if TYPE_CHECKING:  # It imports torch, which under `memtide run` the script does.
-    from memtide._memory.device_oom import DeviceOomHandler
 
 # What `allowance_bytes` returns where nothing limits it.
 UNLIMITED_BYTES = 2**62
@@ -76,8 +72,7 @@ class Budget:
         """`daemon_pid`, `socket_dir`: the private daemon's."""
         self.limits = limits
         self.socket_dir = socket_dir
-        self._kept_bytes: Callable[[], int] = lambda: 0
-        self._activations_as_json: Callable[[], dict[str, Any]] = dict
+        self._activations: Keeper | None = None
         self._client = client
         self._daemon_pid = daemon_pid
         properties = client.properties
@@ -108,15 +103,7 @@ class Budget:
 
     def watch(self, activations: Keeper) -> None:
         """Counts what `activations` keeps in the script's own memory from now on."""
-        self._kept_bytes = lambda: activations.kept_bytes
-        self._activations_as_json = activations.as_json
-
-    def follow(self, share: DeviceOomHandler) -> None:
-        """Limits torch's allocator to what a GPU's share leaves of the device's limit, whenever the
-        share changes, and the share to what the allocator leaves."""
-        if self._device is not None:
-            share.on_resize = self._limit_allocator
-            share.left_bytes = self._left_on_device_bytes
+        self._activations = activations
 
     def allowance_bytes(self) -> int:
         """How many bytes of activations the process may keep now. ResourceExhausted: what the
@@ -150,7 +137,7 @@ class Budget:
             now_s = time.monotonic()
             if now_s < self._valid_until_s:
                 return
-            kept_bytes = self._kept_bytes()
+            kept_bytes = self._activations.kept_bytes if self._activations is not None else 0
             if self._host is not None:
                 self._sample_host(self._host, kept_bytes, now_s)
             if self._device is not None:
@@ -193,7 +180,7 @@ class Budget:
             "host_source": self.limits.host_source,
             **_limit_as_json("host", self._host),
             **_limit_as_json("device", self._device),
-            "activations": self._activations_as_json(),
+            "activations": self._activations.as_json() if self._activations is not None else {},
         }
 
     def _limits(self) -> list[Limit]:
@@ -286,7 +273,7 @@ class Budget:
             used_bytes = total_bytes - free_bytes - _reserved_bytes(stats)
             # The driver's memory for this process and the daemon. Other programs' looks alike.
             self._contexts_bytes = max(1, used_bytes - self._device_pool_bytes())
-            self._limit_allocator()
+            self.limit_allocator()
         return int(stats["allocated_bytes"]["all"]["current"])
 
     def _gpu_and_number(self) -> tuple[GpuModule | None, int]:
@@ -295,7 +282,19 @@ class Budget:
         device = self._client.properties.dl_device
         return gpu_module(type_name(device)), device[1]
 
-    def _limit_allocator(self) -> None:
+    @property
+    def limits_host(self) -> bool:
+        """Whether host memory has a limit."""
+        return self._host is not None
+
+    @property
+    def limits_device(self) -> bool:
+        """Whether a device's memory has a limit."""
+        return self._device is not None
+
+    def limit_allocator(self) -> None:
+        """Limits torch's allocator to what a GPU's share leaves of the device's limit. Called
+        whenever the share changes."""
         gpu, number = self._gpu_and_number()
         if gpu is None or not self._contexts_bytes:
             return  # The script has not used the GPU.
@@ -303,7 +302,8 @@ class Budget:
         _, total_bytes = gpu.mem_get_info(number)
         gpu.set_per_process_memory_fraction(min(1.0, left_bytes / total_bytes), number)
 
-    def _left_on_device_bytes(self) -> int:
+    def left_on_device_bytes(self) -> int:
+        """What the allocator leaves of the device's limit to a GPU's share."""
         stats = process_memory.allocator_stats(self._client.properties.dl_device)
         return self._beside_pool_bytes() - (_reserved_bytes(stats) if stats else 0)
 

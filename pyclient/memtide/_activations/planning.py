@@ -39,7 +39,10 @@ class Profiled:
     signature: Signature
 
 
+# Makes a plan of a profile. None: not now; it is asked again after the next iteration.
 Planner = Callable[[Profiled], ActivationPlan | None]
+# Makes a planner that searches, and has another one for where it finds nothing.
+Search = Callable[[Planner], Planner]
 
 
 class Planning:
@@ -53,11 +56,11 @@ class Planning:
         leave: Callable[[], None],
         make_room: Callable[[int], None],
         chosen: Choices,
+        search: Search | None = None,
     ) -> None:
         """`moments`: those reported in this iteration, to which others are added. `leave` moves
         what is to leave, and `make_room` moves until there is room for a number of bytes, both as
-        far as that is possible now."""
-        self._recompute = Recompute(attributes())
+        far as that is possible now. `search`: None: plans are made without one."""
         self._rehearsal = Rehearsal(attributes(), make_room)
         self._chosen = chosen
         self._finder: BlockFinder | None = None
@@ -65,9 +68,8 @@ class Planning:
         self._wanted: set[nn.Module] = set()  # Blocks that the script wants to be recomputed.
         self._rehearsed: dict[nn.Module, Rehearsed] | None = None
         self._is_rehearsing = False
-        self._calls = BlockCalls(attributes(), self._recompute)
-        self._calls.begun = self._begin_call
-        self._calls.ended = self._end_call
+        self._recompute = Recompute(attributes(), lambda: self._calls.note_recomputation())
+        self._calls = BlockCalls(attributes(), self._recompute, self._begin_call, self._end_call)
         self._storages = storages
         self._moments = moments
         self._leave = leave
@@ -76,8 +78,8 @@ class Planning:
         self._plans = ShapePlans()
         self._signature: Signature = ()  # It is the last iteration's.
         self._plan: ActivationPlan | None = None
-        # Makes a plan of a profile. None: not now; it is asked again after the next iteration.
-        self.planner: Planner = self._plan_without_search
+        without_search: Planner = self._plan_without_search
+        self.planner = without_search if search is None else search(without_search)
         self.profiled: Profiled | None = None  # The latest.
         self.is_short = False  # Whether not all that autograd saved has fitted, in any iteration.
         self.recomputed = 0  # Blocks.

@@ -58,14 +58,16 @@ class Mode(enum.Enum):
 class Recompute:
     """The blocks that are recomputed now."""
 
-    def __init__(self, attributes: Replacer) -> None:
-        """`attributes` is this object's alone."""
+    def __init__(
+        self, attributes: Replacer, recomputing: Callable[[], None] = lambda: None
+    ) -> None:
+        """`attributes` is this object's alone. `recomputing` is called when a call begins that is
+        to be recomputed."""
         self._attributes = attributes
         self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...]]]
         self._modes = weakref.WeakKeyDictionary()
         self._kinds: set[type] = set()
-        # Called when a call begins that is to be recomputed.
-        self.recomputing: Callable[[], None] = lambda: None
+        self._recomputing = recomputing
 
     def prepare(self, blocks: Iterable[nn.Module]) -> None:
         """Replaces now what plans for these blocks need. What replaces it later is outside."""
@@ -104,7 +106,7 @@ class Recompute:
                 return original(module, *args, **kwargs)
             if len({t.device for t in arguments.tensors if t.dim()} | devices_of(module)) > 1:
                 return original(module, *args, **kwargs)
-            self.recomputing()
+            self._recomputing()
             return _Call(functools.partial(original, module), arguments, module).run(
                 mode, args, kwargs
             )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memtide._activations.budget import Budget, Sampling
+from memtide._activations.budget import Budget
 from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._daemon.training import Training
 from memtide._launch.sharing import Sharing
 from memtide._memory.chunk_size import Parameter
-from memtide._resume.step_manifest import StepManifest
 from memtide._telemetry.observer import Observer
+from memtide._torch_hooks.stepping import Stepping
 from memtide._trace.allocator import AllocatorRecord
 from memtide._util.import_hook import after_import
 
@@ -26,16 +25,6 @@ if TYPE_CHECKING:
     from memtide._torch_hooks.shared_layers import SharedLayers
 
 _runtime: Runtime | None = None
-
-
-@dataclass(frozen=True)
-class Stepping:
-    """How optimizers step, and whether iterations are recorded."""
-
-    skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
-    commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
-    manifest: StepManifest | None = None  # The manifest that this process resumes from.
-    records_blocks: bool = False  # Record what torch's allocator does in a few iterations.
 
 
 def install(
@@ -67,24 +56,18 @@ def install(
         shared = _runtime.shared_layers if _runtime is not None else None
         if sharing is not None and shared is None:
             shared = SharedLayers(sharing.path, sharing.delink_at_step, say)
-        started = runtime.start(
+        return runtime.start(
             client,
-            observer if budget is None else Sampling(budget, observer),
+            observer,
             adopt_everything=True,
-            allowance=None if budget is None else budget.allowance_bytes,
             chosen=ChoicesByBlock(activations, say) if activations else None,
             training=training,
             shares_contents=shares_contents,
             shared_layers=shared,
+            stepping=stepping,
+            budget=budget,
+            say=say,
         )
-        if budget is not None:
-            started.keep_budget(budget, say)
-        started.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
-        if stepping.commit:
-            started.keep_steps(stepping.manifest)
-        if stepping.records_blocks:
-            started.record_blocks()
-        return started
 
     def torch_imported() -> None:
         global _runtime
@@ -152,9 +135,9 @@ def bytes_by_kind() -> dict[str, int]:
 
 def parameters() -> list[Parameter]:
     """The parameters that the runtime trained; none if torch was not imported."""
-    return _runtime.parameters if _runtime is not None else []
+    return _runtime.states.parameters if _runtime is not None else []
 
 
 def expected_parameters() -> list[Parameter]:
-    """As `parameters`, but also before the first step (Runtime.expected_parameters)."""
-    return _runtime.expected_parameters() if _runtime is not None else []
+    """As `parameters`, but also before the first step (SteppedStates.expected_parameters)."""
+    return _runtime.states.expected_parameters() if _runtime is not None else []

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Attributes, Function
+from memtide._torch_hooks.attributes import Function
+from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._util.import_hook import after_import
 
 
@@ -20,7 +21,7 @@ class FirstParameter:
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
-        self._attributes = Attributes()
+        self._attributes = LaterPatches()
         self._lock = threading.RLock()  # A thread waits while another one acts.
         self._acted = False
         after_import("torch", self._watch)

@@ -6,19 +6,19 @@ import functools
 from typing import Any
 
 from memtide._launch import deferred_start
-from memtide._torch_hooks.attributes import Attributes, Function, is_marked, marked
+from memtide._torch_hooks.attributes import Function, is_marked, marked
+from memtide._torch_hooks.later_patches import LaterPatches
 
 
-def watch() -> None:
+def watch(patches: LaterPatches) -> None:
     """Replaces fully_shard when it is imported. A script imports it by name, mostly before it makes
-    its first parameter, so this is called before torch is imported, and not undone."""
-    attributes = Attributes()
+    its first parameter, so this is called before torch is imported."""
 
     def replace(module: Any) -> None:
         if callable(getattr(module, "fully_shard", None)):
-            attributes.replace(module, "fully_shard", sharding)
+            patches.replace(module, "fully_shard", sharding)
 
-    attributes.when_imported("torch.distributed.fsdp._fully_shard._fully_shard", replace)
+    patches.when_imported("torch.distributed.fsdp._fully_shard._fully_shard", replace)
 
 
 def sharding(original: Function) -> Function:

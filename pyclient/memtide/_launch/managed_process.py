@@ -26,7 +26,6 @@ from memtide._launch import (
     ranks,
     spawned_ranks,
 )
-from memtide._launch.deferred_start import Stepping
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.first_step import FirstStep
 from memtide._launch.options import Inherited, Options
@@ -37,6 +36,8 @@ from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
 from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder
+from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.stepping import Stepping
 from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
@@ -84,18 +85,19 @@ class Managed:
             self._reached = reach(self._of_rank(request))
         self._run = run or self._announced()
         os.register_at_fork(after_in_child=self._forked)
-        spawned_ranks.watch(self.start_ranks)
+        self._patches = LaterPatches()
+        spawned_ranks.watch(self.start_ranks, self._patches)
         if options.sharing is not None:
-            fully_sharded.watch()
+            fully_sharded.watch(self._patches)
         if not request.job_name:
-            process_group.watch(self._join_ranks)
+            process_group.watch(self._join_ranks, self._patches)
         if not self._is_first:
             self._open()
             return
         self._first = FirstParameter(self._join)
         if request.job_name:
             resumed_step.settle_by(self._first.come)
-            process_group.watch(self._agree)
+            process_group.watch(self._agree, self._patches)
 
     def __enter__(self) -> None:
         pass
@@ -116,6 +118,7 @@ class Managed:
         if os.getpid() != self._owner or self._is_finished:
             return
         self._is_finished = True
+        self._patches.undo()
         if self._progress is not None:
             self._progress.close()
         if self._connection is not None and self._recorder is not None:

@@ -6,19 +6,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Attributes, Function, is_marked, marked
+from memtide._torch_hooks.attributes import Function, is_marked, marked
+from memtide._torch_hooks.later_patches import LaterPatches
 
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
 
 _act: Callable[[], None] | None = None
 
 
-def watch(act: Callable[[], None]) -> None:
+def watch(act: Callable[[], None], patches: LaterPatches) -> None:
     """From torch's import on, `act` is called after each init_process_group, in all ranks at the
     same point. That of a forked child replaces the one that it has from its parent."""
     global _act
     _act = act
-    attributes = Attributes()
 
     def initializing(original: Function) -> Function:
         if is_marked(original):  # The one module has it from the other.
@@ -34,7 +34,7 @@ def watch(act: Callable[[], None]) -> None:
 
     def replace(module: Any) -> None:
         if hasattr(module, "init_process_group"):
-            attributes.replace(module, "init_process_group", initializing)
+            patches.replace(module, "init_process_group", initializing)
 
     for name in _MODULES:
-        attributes.when_imported(name, replace)
+        patches.when_imported(name, replace)

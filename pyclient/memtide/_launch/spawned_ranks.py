@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from memtide._launch import ranks
 from memtide._launch.ranks import Rank
-from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.later_patches import LaterPatches
 
 _MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 
@@ -21,16 +21,15 @@ class StartRanks(Protocol):
         """Calls `start`. `waits`: it returns when the ranks have ended."""
 
 
-def watch(start_ranks: StartRanks) -> None:
+def watch(start_ranks: StartRanks, patches: LaterPatches) -> None:
     """From torch's import on, start_processes starts its processes through `start_ranks`."""
-    attributes = Attributes()
 
     def replace(module: Any) -> None:
         if callable(getattr(module, "start_processes", None)):
-            attributes.replace(module, "start_processes", functools.partial(_starting, start_ranks))
+            patches.replace(module, "start_processes", functools.partial(_starting, start_ranks))
 
     for name in _MODULES:
-        attributes.when_imported(name, replace)
+        patches.when_imported(name, replace)
 
 
 def _starting(start_ranks: StartRanks, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ Chunks that an iteration did not need are freed at its end.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from memtide._capi.client import Home, Kind, Places
 from memtide._memory.arena import Arena, Storages
@@ -23,8 +24,14 @@ _DEAD_PART = 8
 class ActivationArena(Arena):
     """The spans of activations whose chunks have one home tier."""
 
-    def __init__(self, storages: Storages, home: Home) -> None:
-        super().__init__(storages, Kind.ACTIVATION, home=home)
+    def __init__(
+        self,
+        storages: Storages,
+        home: Home,
+        make_room: Callable[[Arena], None] = lambda _: None,
+    ) -> None:
+        """`make_room`: as for Arena."""
+        super().__init__(storages, Kind.ACTIVATION, home, make_room)
         self._spans: Counter[int] = Counter()  # Live ones, by place.
         self._dead: set[int] = set()
         self._used: set[int] = set()  # In this iteration.

@@ -103,7 +103,9 @@ class Arena:
         storages: Storages,
         kind: Kind,
         home: Home = Home.LOWEST,
+        make_room: Callable[[Arena], None] = lambda _: None,
     ) -> None:
+        """`make_room` has other arenas give up the chunks that they do not need."""
         self.kind = kind
         self.home = home
         self.places: set[int] = set()  # The chunks.
@@ -121,8 +123,7 @@ class Arena:
         self._last_end = 0
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
-        # Has other arenas give up the chunks that they do not need.
-        self.make_room: Callable[[Arena], None] = lambda _: None
+        self._make_room = make_room
 
     def empty(
         self,
@@ -330,7 +331,7 @@ class Arena:
                 return start
         with contextlib.suppress(ResourceExhausted):
             return self._take_new(size)
-        self.make_room(self)
+        self._make_room(self)
         try:
             return self._take_new(size)
         except ResourceExhausted as error:

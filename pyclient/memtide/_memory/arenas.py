@@ -32,15 +32,13 @@ class Arenas:
         """The arena of a kind; of states, that of their row. The last row has all further ones."""
         row = min(row, MOST_STATES - 1)
         if (kind, row) not in self._arenas:
-            self._arenas[kind, row] = arena = Arena(self.storages, kind)
-            arena.make_room = self._close_all_but
+            self._arenas[kind, row] = Arena(self.storages, kind, make_room=self._close_all_but)
         return self._arenas[kind, row]
 
     def of_activations(self, home: Home) -> ActivationArena:
         """The arena of the activations whose chunks have this home."""
         if home not in self._activations:
-            self._activations[home] = arena = ActivationArena(self.storages, home)
-            arena.make_room = self._close_all_but
+            self._activations[home] = ActivationArena(self.storages, home, self._close_all_but)
         return self._activations[home]
 
     def state_places(self) -> set[int]:

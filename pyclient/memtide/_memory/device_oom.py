@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,7 +26,6 @@ from memtide._util.sizes import format_size, parse_size
 from memtide.errors import DeadlineExceeded, MemtideError, ResourceExhausted
 
 _TIMEOUT_MS = 60_000
-_UNLIMITED_BYTES = 2**62
 # Iterations without a shortage before chunks return: the first time, and at most.
 _PATIENCE, _MOST_PATIENCE = 2, 1024
 # More than cuBLAS's workspace, cuDNN's handle or NCCL's buffers of one communicator.
@@ -40,11 +39,23 @@ _LIBRARY_IS_SHORT = re.compile(
 _ALLOCATION_SIZE = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]?i?B)")
 
 
+class AllocatorLimit(Protocol):
+    """The limit of torch's allocator: that of a budget, beside chunks."""
+
+    def left_on_device_bytes(self) -> int:
+        """Bytes that are left beside all that is used."""
+
+    def limit_allocator(self) -> None:
+        """Gives the allocator the bytes that the device share leaves. Called after the share has
+        changed."""
+
+
 class DeviceOomHandler:
     """The limit of the device share of one client's job, which shrinks as the script's own use
     grows. Below it the share follows the needs of other jobs (docs/decisions/0018)."""
 
-    def __init__(self, manager: TensorManager) -> None:
+    def __init__(self, manager: TensorManager, limit: AllocatorLimit | None = None) -> None:
+        """`limit`: that of the script's own memory on the device; None: there is none."""
         self._manager = manager
         self._slots = self._share_slots = manager.client.properties.device_slots
         self._min_slots = manager.client.limits.min_slots
@@ -58,10 +69,7 @@ class DeviceOomHandler:
         self._kept_bytes: int | None = None
         self._kept_before_bytes: int | None = None
         self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
-        # What a budget's limit on the device leaves beside all that is used; and what is called
-        # after a change of the share.
-        self.left_bytes: Callable[[], int] = lambda: _UNLIMITED_BYTES
-        self.on_resize: Callable[[], None] = lambda: None
+        self._limit = limit
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
     def retry(self, short: RuntimeError, run: Callable[[], Any]) -> Any:
@@ -154,7 +162,9 @@ class DeviceOomHandler:
             return
         chunk_bytes = self._manager.chunk_bytes
         free_bytes, _ = gpu.mem_get_info(self._manager.device)
-        more = (min(free_bytes, self.left_bytes()) - self._slack_bytes) // chunk_bytes
+        if self._limit is not None:
+            free_bytes = min(free_bytes, self._limit.left_on_device_bytes())
+        more = (free_bytes - self._slack_bytes) // chunk_bytes
         more = min(more, self._share_slots - self._slots)
         if more <= 0:
             return
@@ -164,7 +174,7 @@ class DeviceOomHandler:
             self._iterations = 0
             return
         self._slots += more
-        self.on_resize()
+        self._limit_allocator()
         self._returned = True
         self._manager.ledger.refresh()
 
@@ -181,9 +191,13 @@ class DeviceOomHandler:
         with contextlib.suppress(DeadlineExceeded):
             self._manager.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
         self._manager.ledger.refresh()
-        self.on_resize()
+        self._limit_allocator()
         if (gpu := gpu_module(self._manager.device.type)) is not None:
             gpu.empty_cache()
+
+    def _limit_allocator(self) -> None:
+        if self._limit is not None:
+            self._limit.limit_allocator()
 
 
 def _shortages_in(stats: dict[str, Any]) -> int:

@@ -47,15 +47,16 @@ class KeptLeases:
 class LeaseLedger:
     """All leases of this process. Safe to use from any thread."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, make_room: Callable[[], bool] = lambda: False) -> None:
+        """`make_room` ends kept leases. False: there are none that it can end. It is called with
+        `_leasing` locked."""
         self._client = client
         self._lock = threading.RLock()
         self._leasing = threading.Lock()
         self._live: dict[int, Lease] = {}
         self._in_use = 0
         self._kept_uses: Counter[int] = Counter()  # Kept leases of each place.
-        # Ends kept leases; False: there are none that it can end. Called with `_leasing` locked.
-        self.make_room: Callable[[], bool] = lambda: False
+        self._make_room = make_room
         stats = client.stats()
         self.budget = stats.lease_budget
         self.limit = limit_of(self.budget)
@@ -182,7 +183,7 @@ class LeaseLedger:
             return len(places) + self.kept_beside(places) <= self.limit
         with self._leasing:
             while len(places) + self.kept_beside(places) > self.budget:
-                if not self.make_room():
+                if not self._make_room():
                     return False
         return True
 
@@ -247,7 +248,7 @@ class LeaseLedger:
     def _make_room_for(self, places: set[int]) -> None:
         """Ends kept leases of other places until these fit beside the rest."""
         while len(places | self._kept_uses.keys()) > self.budget:
-            if not self.make_room():
+            if not self._make_room():
                 others = len(self._kept_uses.keys() - places)
                 raise ResourceExhausted(
                     f"{len(places)} chunks at once, beside {others} that sends and receives, or "

@@ -26,6 +26,7 @@ from memtide._memory.storage_copies import (
 )
 from memtide._memory.tensor_layout import have_same_layout
 from memtide._util.devices import gpu_module
+from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import ResourceExhausted
 
 _NO_PLACES = Places(())
@@ -82,10 +83,17 @@ def manager_of(tensor: torch.Tensor) -> TensorManager | None:
     return next((m for m in list(_managers) if m.here and m.manages(tensor)), None)
 
 
-class TensorManager:
+class TensorManager(StepPhase):
     """The tensors in the arenas of one client."""
 
-    def __init__(self, client: Client, ledger: LeaseLedger) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ledger: LeaseLedger,
+        before_adoption: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_adoption` is called before a tensor's bytes move into chunks, in which there may
+        be others."""
         _managers.add(self)
         properties = client.properties
         self.client = client
@@ -97,8 +105,7 @@ class TensorManager:
         self.device = self._arenas.storages.device
         self._owner = os.getpid()
         self._has_left_outside = False
-        # Called before a tensor's bytes move into chunks in which there may be others.
-        self.before_adoption: Callable[[], None] = lambda: None
+        self.before_adoption = before_adoption
         self._left_behind = 0  # Bytes of ordinary memory that adopted parameters have left.
 
     @property
@@ -318,6 +325,14 @@ class TensorManager:
         """Returns all chunks without a live tensor to the pools."""
         self._arenas.close()
         self._note_whether_leases_are_needed()
+
+    def after_step(self, step: Step) -> None:
+        """Returns chunks without a live tensor to the pools, if memory is short. After a first step
+        it returns all, with the room that was reserved for expected tensors."""
+        if step.is_first:
+            self.trim_all()
+        else:
+            self.trim()
 
     def trim(self) -> None:
         """Returns chunks without a live tensor to the pools, if memory is short."""

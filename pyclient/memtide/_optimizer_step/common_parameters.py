@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from memtide._capi.client import Places
 from memtide._memory.tensor_manager import TensorManager
+from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import MemtideError
 
 # Other scripts may come at any time. Until then an offer costs one call, and nothing else after the
@@ -25,7 +26,7 @@ from memtide.errors import MemtideError
 _MOST_STEPS_BETWEEN = 64
 
 
-class CommonParameters:
+class CommonParameters(StepPhase):
     """Offers them. Used by the thread that trains. `on_device`: chunks are leased at a device.
     Ranks without one have a job in common, and share by another way (docs/decisions/0035)."""
 
@@ -42,8 +43,9 @@ class CommonParameters:
         """What this optimizer has is not offered."""
         self._optimizers.add(optimizer)
 
-    def after_step(self) -> None:
-        """An optimizer has stepped. REQUIRES: this process has no chunk of parameters in use."""
+    def after_step(self, step: Step) -> None:
+        """REQUIRES: this process has no chunk of parameters in use."""
+        self.know(step.optimizer)
         if self._on_device and is_rank():
             self._offer_when_written()
             return

@@ -12,6 +12,7 @@ from memtide._capi.client import Client
 from memtide._capi.optimizer_step import StepOptions
 from memtide._daemon.training import Training
 from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
+from memtide._optimizer_step.rank_difference import SaysDifference
 from memtide._optimizer_step.rank_parts import RankParts
 from memtide._optimizer_step.self_check import SelfCheck
 from memtide._optimizer_step.torch_kernels import TorchKernels
@@ -36,7 +37,14 @@ Result = TypeVar("Result")
 class StepCalls:
     """The step calls of one client. Used from the thread that trains."""
 
-    def __init__(self, client: Client, training: Training | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        training: Training | None = None,
+        name_at: Callable[[int], str] = str,
+    ) -> None:
+        """`training`: that of which this process is one of several ranks. `name_at`: the name of
+        the parameter at an address."""
         self._client = client
         properties = client.properties
         self.geometry = Geometry(properties.base, properties.chunk_bytes)
@@ -44,7 +52,8 @@ class StepCalls:
         on_cpu = type_name(properties.dl_device) == "cpu"
         self.ranks: RankParts | None = None
         if training is not None and on_cpu:
-            self.ranks = RankParts(client, self.geometry, training)
+            says_difference = SaysDifference(training.rank, self.geometry, name_at)
+            self.ranks = RankParts(client, self.geometry, training, says_difference)
         # Whether ranks may make the present step's parts once.
         self.shares = False
         self._torch = TorchKernels(client, self.geometry) if on_cpu else None

@@ -25,7 +25,6 @@ each whole step.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -46,6 +45,7 @@ from memtide._checkpoint.pending_checkpoints import PendingCheckpoints
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._daemon.training import Training
 from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
+from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
@@ -93,13 +93,22 @@ class OffloadedSteps:
     """Computes the steps of one client's optimizers in parts."""
 
     def __init__(
-        self, manager: TensorManager, observer: Observer, training: Training | None = None
+        self,
+        manager: TensorManager,
+        observer: Observer,
+        training: Training | None = None,
+        *,
+        job: CommittedJob | None = None,
+        around_rest: Callable[[Arguments], AbstractContextManager[None]],
+        name_at: Callable[[int], str],
     ) -> None:
-        """`training`: that of which this process is one of several ranks."""
+        """`training`: that of which this process is one of several ranks. `job`: the one in which
+        each step is committed; None: only steps that do not fit are. `around_rest`: around torch's
+        function for what has no parts. `name_at`: the name of the parameter at an address."""
         self._manager = manager
         self._client = manager.client
         self._observer = observer
-        self.calls = StepCalls(manager.client, training)
+        self.calls = StepCalls(manager.client, training, name_at)
         self._shadows = ShadowChunks(manager.client)
         commit = functools.partial(self._commit, None)
         self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
@@ -117,15 +126,9 @@ class OffloadedSteps:
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
-        self.always = False
-        # Returns the step manifest that is committed with a step of this optimizer.
-        self.manifest_bytes: Callable[[Optimizer | None], bytes] = lambda _: b""
-        # Called after each commit.
-        self.on_committed: Callable[[Optimizer | None], None] = lambda _: None
-        # Around torch's function for what has no parts, with its arguments.
-        self.around_rest: Callable[[Arguments], AbstractContextManager[None]] = (
-            lambda _: contextlib.nullcontext()
-        )
+        self.always = job is not None
+        self._job = job or CommittedJob()
+        self.around_rest = around_rest
         self.here = ""  # Why the script's thread steps something in chunks; empty: it does not.
         self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
@@ -135,6 +138,14 @@ class OffloadedSteps:
         speculative, since it could count for a step that is skipped."""
         self.calls.count_non_finite = skip
         self.speculative.allowed = not skip
+
+    def train_stage(self, *, alone: bool) -> None:
+        """This rank trains one stage of a model, and that others differ is not said. `alone`: none
+        has the same stage, so that ranks need not be compared."""
+        if self.calls.ranks is not None:
+            self.calls.ranks.on_difference = None
+        if alone:
+            self.calls.ranks = None
 
     def around(
         self, form: FunctionalSignature, original: Callable[..., None]
@@ -204,7 +215,7 @@ class OffloadedSteps:
         if self._has_ranks and not self._present.is_committed:
             # Counts as a step: the batch is not to be trained with again, as other ranks' are not.
             self._commit(self._present.optimizer, {}, with_all_ranks=True)
-            self.on_committed(self._present.optimizer)
+            self._job.committed(self._present.optimizer)
         if updates and self.allowed and self.calls.shares:
             self._unstepped.share(self._stepped)
             if self.steps == _LOOKS_FOR_EQUALS:
@@ -369,7 +380,7 @@ class OffloadedSteps:
         self._stepped = kinds.keys()
         self.speculative.learn(self._present.optimizer, stepped, kinds, copies)
         self._observer.stepped(time.monotonic() - began, self.speculative.last)
-        self.on_committed(self._present.optimizer)
+        self._job.committed(self._present.optimizer)
 
     def _shadows_of(
         self, kinds: dict[int, Kind], speculative: ComputedBatches | None
@@ -423,7 +434,7 @@ class OffloadedSteps:
             self._client.committed()[0] + 1,
             list(shadows),
             list(shadows.values()),
-            self.manifest_bytes(stepping),
+            self._job.manifest_bytes(stepping, self.here),
             keep_old_content=self._checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
         )

@@ -27,12 +27,19 @@ Differs = Callable[[Batch, PartContents, PartDifference], None]
 class RankParts:
     """Begins the parts of one rank. Safe to use from any thread."""
 
-    def __init__(self, client: Client, geometry: Geometry, training: Training) -> None:
+    def __init__(
+        self,
+        client: Client,
+        geometry: Geometry,
+        training: Training,
+        on_difference: Differs | None = None,
+    ) -> None:
+        """`on_difference` is called before a batch is computed in which this rank differs."""
         self._client = client
         self._geometry = geometry
         self._secret = training.hash_secret
         self.made_here = self.made_elsewhere = 0  # Parts.
-        self.on_difference: Differs = lambda *_: None
+        self.on_difference = on_difference
 
     def can_share(self, batch: Batch) -> bool:
         """Whether torch computes all updates of a batch, and their results are all that the chunks
@@ -65,7 +72,7 @@ class RankParts:
             yield None
             return
         try:
-            if part.difference is not None:
+            if part.difference is not None and self.on_difference is not None:
                 self.on_difference(batch, contents, part.difference)
             yield dict(zip((*contents.reads, *writes), part.addresses, strict=True))
         except BaseException:

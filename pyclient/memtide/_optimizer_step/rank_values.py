@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from memtide._memory.tensor_manager import is_sharded
 from memtide._optimizer_step.common_parameters import is_rank
 from memtide._util.listed import listed
+from memtide._util.step_phase import Step, StepPhase
 
 # A check reads all parameters once, as a step does several times.
 _MOST_STEPS_BETWEEN = 64
@@ -30,7 +31,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 NameAt = Callable[[int], str]  # The name of the parameter at an address.
 
 
-class RankValues:
+class RankValues(StepPhase):
     """Compares what the optimizers of this process step. Used by the thread that trains."""
 
     def __init__(self, name_at: NameAt) -> None:
@@ -40,10 +41,10 @@ class RankValues:
         )
         self._optimizers = 0  # That have ever stepped: all ranks number them alike.
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """The optimizer has stepped."""
+    def after_step(self, step: Step) -> None:
         if not is_rank():
             return
+        optimizer = step.optimizer
         if optimizer not in self._of:
             store = dist.distributed_c10d._get_default_store()
             key = f"memtide/values/{self._optimizers}"

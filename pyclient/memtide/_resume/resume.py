@@ -17,38 +17,33 @@ from torch.optim import Optimizer
 from memtide._daemon import training
 from memtide._memory.adoption import adopt_state_of, move_to, ordinary_tensors
 from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.offloaded_step import OffloadedSteps
+from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
 from memtide._resume.restored_storages import RestoredStorages
 from memtide._resume.step_manifest import SavedOptimizer, SavedTensor, StepManifest
+from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from memtide._resume.agree_across_nodes import Exchange
 
 
-class ResumedJob:
+class ResumedJob(CommittedJob, StepPhase):
     """Counts the steps of one process's optimizers, from where the process before it ended, and
     restores what that one committed. Used by one thread."""
 
-    def __init__(
-        self, manager: TensorManager, offloaded: OffloadedSteps, manifest: StepManifest | None
-    ) -> None:
+    def __init__(self, manager: TensorManager, manifest: StepManifest | None) -> None:
         self._manager = manager
         self._client = manager.client
         self._training = training.own_id()
         self._group = manifest.group if manifest is not None else self._training
         self._exchange: Exchange | None = None  # With other nodes.
-        self._offloaded = offloaded
         self._writer = ManifestWriter(manager)
         self._manifest = manifest
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._is_resumed = False
         self._restored: RestoredStorages | None = None  # Held until a step is committed.
-        offloaded.always = True
-        offloaded.manifest_bytes = self._manifest_bytes
-        offloaded.on_committed = self._on_committed
 
     def go_on_from(self, exchange: Exchange) -> None:
         """The nodes have agreed. FailedPrecondition: this process has resumed something already."""
@@ -71,7 +66,7 @@ class ResumedJob:
         if self._manifest is not None and len(self._alive()) >= len(self._manifest.optimizers):
             self._resume()
 
-    def before_step(self) -> None:
+    def before_step(self, step: Step) -> None:
         """Resumes the job before an optimizer steps. FailedPrecondition: the job has more
         optimizers than were created."""
         if self._manifest is None:
@@ -166,11 +161,10 @@ class ResumedJob:
         empty = torch.empty(0, dtype=type_of(saved), device=self._manager.device)
         return empty.set_(restored.storage(saved), 0, saved.shape, saved.stride)
 
-    def _manifest_bytes(self, stepping: Optimizer | None) -> bytes:
+    def manifest_bytes(self, stepping: Optimizer | None, lost: str) -> bytes:
         most_bytes = self._client.limits.step_manifest_bytes
-        if self._offloaded.here:
-            lost = StepManifest(lost=self._offloaded.here)
-            return self._signed(lost).to_bytes(most_bytes)
+        if lost:
+            return self._signed(StepManifest(lost=lost)).to_bytes(most_bytes)
         counted = [
             (optimizer, self._steps[optimizer] + int(optimizer is stepping))
             for optimizer in self._alive()
@@ -180,7 +174,7 @@ class ResumedJob:
     def _signed(self, manifest: StepManifest) -> StepManifest:
         return replace(manifest, training=self._training, group=self._group)
 
-    def _on_committed(self, stepping: Optimizer | None) -> None:
+    def committed(self, stepping: Optimizer | None) -> None:
         if stepping is not None:
             self._steps[stepping] = self._steps.get(stepping, 0) + 1
         # The job can be resumed from the new step: storages that no tensor here uses can go.

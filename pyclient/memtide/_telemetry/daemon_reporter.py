@@ -15,6 +15,7 @@ from memtide._capi.client import Client, Phase
 from memtide._memory.leases import LeaseLedger
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, Passing
+from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import MemtideError
 
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "step": Phase.STEP}
@@ -41,7 +42,7 @@ class _Reading:
         return self._bytes
 
 
-class Reporter(Passing):
+class Reporter(Passing, StepPhase):
     """Reports to the daemon, and passes all events on to the next observer.
 
     Nothing is reported while all chunks fit: then no chunk moves, and there is nothing to predict.
@@ -49,26 +50,35 @@ class Reporter(Passing):
     from a trace.
     """
 
-    def __init__(self, client: Client, ledger: LeaseLedger, next_observer: Observer) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ledger: LeaseLedger,
+        next_observer: Observer,
+        is_wanted: Callable[[], bool] = lambda: False,
+        host_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """`is_wanted`: whether all moments are to be reported. `host_bytes`: this process's
+        anonymous memory, peaks included if they are known; None: what it has now."""
         super().__init__(next_observer)
         self._client = client
         self._ledger = ledger
-        # Whether all moments are to be reported.
-        self.is_wanted: Callable[[], bool] = lambda: False
+        self._is_wanted = is_wanted
         # The phase and name of each moment reported in this iteration, while all are.
         self.moments: list[tuple[str, str]] = []
         device = client.properties.dl_device
         self._device_memory = _Reading(lambda: process_memory.device_bytes(device))
-        # This process's anonymous memory, peaks included if they are known.
-        self.host_bytes: Callable[[], int] = lambda: process_memory.host_bytes()
-        self._host_memory = _Reading(lambda: self.host_bytes())
+        self._host_memory = _Reading(host_bytes or (lambda: process_memory.host_bytes()))
 
     @property
     def sampling(self) -> bool:  # type: ignore[override]
-        return super().sampling or self.is_wanted()
+        return super().sampling or self._is_wanted()
+
+    def before_step(self, step: Step) -> None:
+        self.moment("step", type(step.optimizer).__name__)
 
     def moment(self, phase: str, name: str) -> None:
-        wanted = self.is_wanted()
+        wanted = self._is_wanted()
         if self._ledger.active or wanted:
             with contextlib.suppress(MemtideError):
                 own_bytes = self._device_memory.bytes(), self._host_memory.bytes()
@@ -78,7 +88,7 @@ class Reporter(Passing):
         super().moment(phase, name)
 
     def end_iteration(self) -> None:
-        if self._ledger.active or self.is_wanted():
+        if self._ledger.active or self._is_wanted():
             with contextlib.suppress(MemtideError):
                 self._client.end_iteration()
                 self.moments.clear()

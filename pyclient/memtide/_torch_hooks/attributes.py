@@ -1,8 +1,7 @@
 """Replaces attributes of classes and modules that are not memtide's, and puts them back.
 
-This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). What a runtime
-replaces is listed in patch_table.py; what `memtide run` replaces before there is one is in
-_launch/first_parameter.py, _launch/process_group.py and _launch/spawned_ranks.py.
+This is the only file that assigns to them (tools/tidy, rule `foreign-attributes`). All that is
+replaced is listed in patch_table.py.
 """
 
 from __future__ import annotations
@@ -48,6 +47,10 @@ class Attributes:
     def when_imported(self, module: str, act: Callable[[Any], None]) -> None:
         """Calls `act` with a module: now, or once it is imported, but not after `undo`."""
         self._undo.append(after_import(module, lambda: act(sys.modules[module])))
+
+    def undo_also(self, undo: Callable[[], None]) -> None:
+        """Calls a function when this is undone."""
+        self._undo.append(undo)
 
     def undo(self) -> None:
         """Puts back everything, the newest first: of two replacements the older one knows what was

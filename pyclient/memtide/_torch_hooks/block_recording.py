@@ -35,6 +35,7 @@ from memtide._torch_hooks.op_schema import (
 )
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._trace.allocator import AllocatorRecord
+from memtide._util.step_phase import StepPhase
 
 # Iterations of a record. The last one shows which blocks of the one before die in it.
 RECORDED = 5
@@ -73,7 +74,7 @@ class BlockRecordingMode(OwnMode):
         return results
 
 
-class BlockRecording:
+class BlockRecording(StepPhase):
     """The record of a process. Everything but `finish` is called by the thread that steps."""
 
     def __init__(self, manager: TensorManager, is_stepping: Callable[[], bool]) -> None:

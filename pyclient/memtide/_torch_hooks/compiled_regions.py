@@ -38,14 +38,16 @@ _MOST_KNOWN = 256
 class CompiledRegions:
     """Knows the compiled regions of all threads."""
 
-    def __init__(self, manager: TensorManager, module_hooks: ModuleHooks) -> None:
+    def __init__(
+        self, manager: TensorManager, module_hooks: ModuleHooks, before_call: Callable[[], None]
+    ) -> None:
+        """`before_call` is called before a compiled function, in which module hooks do not fire."""
         self._manager = manager
         self._ledger = manager.ledger
         self._module_hooks = module_hooks
         self._warned: set[Any] = set()  # The code that runs uncompiled.
         self._closed = False
-        # Called before a compiled function, in which module hooks do not fire.
-        self.before_call: Callable[[], None] = lambda: None
+        self._before_call = before_call
 
     def close(self) -> None:
         """From now on, what is compiled runs as it is."""
@@ -124,7 +126,7 @@ class CompiledRegions:
     def _enter(self) -> Callable[[], None]:
         if self._closed or not self._manager.here:
             return lambda: None
-        self.before_call()
+        self._before_call()
         self._module_hooks.hide()
         return self._module_hooks.show
 

@@ -59,7 +59,6 @@ class GpuCollectives:
         self._pending: list[_PendingCollective] = []
         self._lock = threading.Lock()  # Guards `_pending`. No collective is awaited under it.
         self._groups: dict[Any, _Group] = {}
-        manager.ledger.make_room = self._end_one
 
     def settle(self) -> None:
         """Drops complete collectives, with their leases. No group is open while an optimizer steps:
@@ -143,7 +142,7 @@ class GpuCollectives:
         with self._lock:
             return list(self._pending)
 
-    def _end_one(self) -> bool:
+    def end_one(self) -> bool:
         """Ends what is complete, or else waits for the collective that began first. False: there is
         none that ends without a later one. A send or a receive may not."""
         pending = self._listed()

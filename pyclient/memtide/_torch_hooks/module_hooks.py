@@ -24,8 +24,10 @@ from memtide._memory.leases import Lease
 from memtide._memory.tensor_manager import TensorManager, address_of
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
+from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_names import ModuleNames
+from memtide._util.step_phase import Step, StepPhase
 
 _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
@@ -74,7 +76,7 @@ class ModuleParameters:
         return own.keys() == set(names) and len(self.addresses) == count
 
 
-class ModuleHooks:
+class ModuleHooks(StepPhase):
     """The module hooks of one tensor manager."""
 
     def __init__(
@@ -83,7 +85,11 @@ class ModuleHooks:
         observer: Observer,
         managed: ManagedParameters,
         names: ModuleNames,
+        device: DeviceSide,
+        on_gradient: Callable[[torch.Tensor], None],
     ) -> None:
+        """`on_gradient` is called for each parameter whose gradient was accumulated, after the
+        gradient's adoption."""
         self._manager = manager
         self._names = names
         self._ledger = manager.ledger
@@ -102,14 +108,8 @@ class ModuleHooks:
         self._wanted = False  # Whether they are to be registered while they are not hidden.
         self._hidden = 0
         self._lock = threading.Lock()  # For these three.
-        # Called for each parameter whose gradient was accumulated, after the gradient's adoption.
-        self.on_gradient: Callable[[torch.Tensor], None] = lambda _: None
-        # Called before a forward pass while leases are needed. It may make them unnecessary.
-        self.begin_phase: Callable[[], None] = lambda: None
-        # Called for each parameter that is in a chunk now.
-        self.on_adopted: Callable[[torch.Tensor], None] = lambda _: None
-        # Called before the first forward pass after a step.
-        self.begin_iteration: Callable[[], None] = lambda: None
+        self._device = device
+        self._on_gradient = on_gradient
 
     @property
     def sampling(self) -> bool:
@@ -198,9 +198,9 @@ class ModuleHooks:
         if self._stepped:
             self._stepped = False
             self._manager.free_dead()
-            self.begin_iteration()
+            self._device.begin_iteration()
         if self._ledger.active:
-            self.begin_phase()
+            self._device.begin_phase()
         return self._ledger.active or self._observer.sampling
 
     def run_region(self, known: ModuleParameters, run: Callable[[], Any]) -> Any:
@@ -241,6 +241,9 @@ class ModuleHooks:
                 handle.remove()
         self._adopted.clear()
 
+    def before_step(self, step: Step) -> None:
+        self.settle()
+
     def settle(self) -> None:
         """Releases every lease. For other threads' forward and backward passes, which may run, this
         costs page faults."""
@@ -264,7 +267,7 @@ class ModuleHooks:
             if parameter.requires_grad and parameter.is_leaf:
                 handle = parameter.register_post_accumulate_grad_hook(self._after_gradient)
             self._adopted[parameter] = handle
-        self.on_adopted(parameter)
+        self._device.adopted(parameter)
 
     def adopted(self) -> list[torch.Tensor]:
         """The parameters that are in chunks, in the order of their adoption."""
@@ -282,7 +285,7 @@ class ModuleHooks:
         finally:
             if mode is not None:
                 mode_stack.push(mode)
-        self.on_gradient(parameter)
+        self._on_gradient(parameter)
 
     def look_at(self, module: torch.nn.Module) -> ModuleParameters:
         """Adopts a module's parameters, and returns what is known of them now."""

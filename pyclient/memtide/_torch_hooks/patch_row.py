@@ -1,4 +1,4 @@
-"""A row of the table of what memtide replaces (patch_table.py), and what rows are made of."""
+"""A row of the table of what memtide replaces (patch_table.py). Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,60 +6,16 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.optim import Optimizer
-
-from memtide._activations.default_hooks import DefaultHooks
-from memtide._memory.device_oom import DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
-from memtide._optimizer_step.offloaded_step import OffloadedSteps
-from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.attributes import Maker
-from memtide._torch_hooks.collectives import Collectives
-from memtide._torch_hooks.compiled_leases import CompiledLeases
-from memtide._torch_hooks.compiled_regions import CompiledRegions
-from memtide._torch_hooks.dispatch_switch import DispatchSwitch
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.leaf_modules import LeafModules
-from memtide._torch_hooks.module_hooks import ModuleHooks
-from memtide._torch_hooks.optimizer_hooks import Around
+from memtide._torch_hooks.patch_when import When
+
+if TYPE_CHECKING:
+    from memtide._torch_hooks.patch_context import Context
 
 Version = tuple[int, int]
 OLDEST_TORCH: Version = (2, 5)
-
-
-class When(Enum):
-    """In which runs a row is installed."""
-
-    ALWAYS = auto()
-    EVERYTHING = auto()  # Everything is adopted: `memtide run`.
-    HOST = auto()  # Page faults are answered.
-    GPU = auto()  # They are not.
-    NO_KERNEL_FAULTS = auto()  # A system call's page faults are not.
-
-
-@dataclass(frozen=True)
-class Context:
-    """The parts of one runtime, with which replacements work."""
-
-    runs: frozenset[When]
-    manager: TensorManager
-    module_hooks: ModuleHooks
-    observer: Observer
-    offloaded: OffloadedSteps
-    collectives: Collectives | GpuCollectives
-    regions: CompiledRegions
-    compiled: CompiledLeases | None  # On a GPU.
-    around_step: Around
-    on_optimizer: Callable[[Optimizer], None]
-    on_wrapping: Callable[[torch.nn.Module, torch.nn.Module], None]
-    out_of_memory: DeviceOomHandler | None  # On a GPU.
-    leaves: LeafModules | None  # On a GPU.
-    switch: DispatchSwitch | None  # On a GPU.
-    saved_tensors: DefaultHooks
 
 
 @dataclass(frozen=True)
@@ -69,7 +25,7 @@ class Patch:
     owner: str  # "module", or "module:Class".
     name: str
     why: str
-    make: Callable[[Context], Maker | None]
+    make: Callable[[Context], Maker | None] = lambda _: None  # None: a runtime makes nothing.
     when: When = When.ALWAYS
     since: Version = OLDEST_TORCH  # The first torch that has it, of those that are supported.
     until: Version | None = None  # The first one that does not have it any more.
@@ -83,6 +39,14 @@ class Patch:
 
     def __str__(self) -> str:
         return f"{self.owner.replace(':', '.')}.{self.name}"
+
+    def is_of(self, owner: Any, name: str) -> bool:
+        """Whether it is the row of this attribute of a module or class."""
+        owners = (
+            owner.__mro__[: None if self.of_subclasses else 1] if isinstance(owner, type) else ()
+        )
+        names = {f"{kind.__module__}:{kind.__qualname__}" for kind in owners} or {owner.__name__}
+        return name == self.name and self.owner in names
 
     def is_in(self, version: Version) -> bool:
         """Whether that version of torch has it, as far as is known."""

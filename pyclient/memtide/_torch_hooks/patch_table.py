@@ -2,7 +2,8 @@
 
 A row says what is replaced, why, in which runs, and what is off without it. The functions that make
 the replacements are in the files of their features; those here give them the parts of the runtime
-that they work with. patches.py installs the rows.
+that they work with. patches.py installs the rows. Those of what is replaced at other times are in
+later_patches.py, and are a part of the table.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
 from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.dispatch_switch import DispatchSwitch
 from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.patch_row import Context, Patch, Version, When
+from memtide._torch_hooks.later_patches import LATER
+from memtide._torch_hooks.patch_context import Context
+from memtide._torch_hooks.patch_row import Patch, Version
+from memtide._torch_hooks.patch_when import When
 
 
 def _update_function(module: str, name: str, until: Version | None) -> Patch:
@@ -115,6 +119,7 @@ UNCOMPILED = "torch.compile on a GPU: functions run as they are, with a warning"
 _MAKES_PARTS = ("_init_sharded_param", "reset_sharded_param")
 
 PATCHES: tuple[Patch, ...] = (
+    *LATER,
     # Parameters come to be.
     Patch(
         owner="torch.nn.modules.module:Module",

@@ -18,8 +18,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._torch_hooks.attributes import Attributes
-from memtide._torch_hooks.patch_row import Context, Patch, Version, When
+from memtide._torch_hooks.patch_context import Context
+from memtide._torch_hooks.patch_row import Patch, Version
 from memtide._torch_hooks.patch_table import PATCHES, UNCOMPILED
+from memtide._torch_hooks.patch_when import When
 from memtide.errors import FailedPrecondition
 
 

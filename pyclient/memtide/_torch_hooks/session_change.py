@@ -17,7 +17,7 @@ def change(before: Runtime, start: Callable[[], Runtime]) -> Runtime:
     """Stops the process's runtime, starts another one, moves what is in chunks to its session, and
     ends the first one. One parameter at a time is in ordinary memory, with its gradient and its
     states. REQUIRES: no module runs."""
-    parameters, optimizers = before.module_hooks.adopted(), before.stepped_optimizers()
+    parameters, optimizers = before.module_hooks.adopted(), list(before.states.optimizers)
     runtime.stop()
     after = start()
     after.names.add(before.names)

@@ -65,7 +65,7 @@ class Schedule2BW(Schedule1F1B):
             )
         super().__init__(stage, n_microbatches, loss_fn, scale_grads=scale_grads)
         if (runtime := runtimes.current()) is not None:
-            runtime.train_stage(alone=width is None)
+            runtime.offloaded.train_stage(alone=width is None)
         self._optimizer = optimizer
         self._width = width
         self._weights = TwoVersions(stage.submod, recompute=recompute)

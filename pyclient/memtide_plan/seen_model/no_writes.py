@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memtide._torch_hooks.attributes import Attributes, Function
+from memtide._torch_hooks.attributes import Function
+from memtide._torch_hooks.later_patches import LaterPatches
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = {
@@ -37,7 +38,7 @@ class NoWrites:
         """`scratch`: an absolute path; writes in it, and to devices, are let through."""
         self._scratch = str(scratch)
         self._copies: dict[str, str] = {}
-        self._attributes = Attributes()
+        self._attributes = LaterPatches()
 
     def install(self) -> None:
         """From now on."""

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Attributes, Function
+from memtide._torch_hooks.attributes import Function
+from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._util.import_hook import after_import
 
 Shown = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -28,7 +29,7 @@ class Watch:
         self.optimizers: list[Any] = []
         self.compute_type: str | None = None
         self._shown = shown
-        self._attributes = Attributes()
+        self._attributes = LaterPatches()
         after_import("torch", self._torch_imported)
         after_import("transformers.modeling_utils", self._transformers_imported)
 

@@ -113,8 +113,8 @@ def test_what_is_to_leave_does_so_at_the_end_of_its_block() -> None:
         model = planned(activations, BlockPlan(_HOST, _HOST, _HOST), others=_HOST)
         allowed = _PLENTY_BYTES
         activations.end_iteration()
-        original = activations.planning._calls.ended
-        activations.planning._calls.ended = lambda call: (
+        original = activations.planning._calls._ended
+        activations.planning._calls._ended = lambda call: (
             original(call),
             kept_bytes.append(activations.kept_bytes),
         )

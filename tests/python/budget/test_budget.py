@@ -337,7 +337,7 @@ def test_before_the_script_uses_the_gpu_its_allocator_is_asked_for_nothing(
 
     monkeypatch.setattr(cpu_as_gpu, "memory_stats_as_nested_dict", not_used)
     gpu_budget.sample()
-    gpu_budget._limit_allocator()
+    gpu_budget.limit_allocator()
     assert cpu_as_gpu.calls == []
 
 
@@ -346,14 +346,14 @@ def test_torchs_allocator_is_limited_to_what_the_share_leaves(
 ) -> None:
     runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
     try:
-        share = DeviceOomHandler(runtime.manager)
-        gpu_budget.follow(share)
+        assert gpu_budget.limits_device
+        share = DeviceOomHandler(runtime.manager, gpu_budget)
         gpu_budget.sample()
         beside = _DEVICE - _CONTEXTS
         assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 9 * CHUNK_BYTES)
         gpu_budget._client.slots = 4
-        share.on_resize()
+        share._limit_allocator()
         assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 4 * CHUNK_BYTES)
-        assert share.left_bytes() == beside - 4 * CHUNK_BYTES - 100 * _MIB
+        assert gpu_budget.left_on_device_bytes() == beside - 4 * CHUNK_BYTES - 100 * _MIB
     finally:
         runtimes.stop()

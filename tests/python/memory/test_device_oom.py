@@ -323,14 +323,23 @@ def test_a_budgets_limit_is_told_of_each_new_share_and_keeps_chunks_from_returni
     assert runtime._gpu is not None
     elastic = runtime._gpu.elastic
     shares: list[int] = []
-    elastic.on_resize = lambda: shares.append(script.slots)
-    elastic.left_bytes = lambda: CHUNK_BYTES
+
+    class Limit:
+        left_bytes = CHUNK_BYTES
+
+        def left_on_device_bytes(self) -> int:
+            return self.left_bytes
+
+        def limit_allocator(self) -> None:
+            shares.append(script.slots)
+
+    elastic._limit = limit = Limit()
     script.run_short()
     fewer = script.slots
     assert shares == [fewer]
     script.gpu.free_bytes = 100 * CHUNK_BYTES
     script.train(8)
     assert shares == [fewer], "the budget leaves no more than the slack"
-    elastic.left_bytes = lambda: 100 * CHUNK_BYTES
+    limit.left_bytes = 100 * CHUNK_BYTES
     script.train(8)
     assert shares == [fewer, _SLOTS]

@@ -10,7 +10,7 @@ from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.partition import Batch
 from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
 from memtide._torch_hooks import multiply_by_one
-from memtide._torch_hooks.module_hooks import Moments
+from memtide._torch_hooks.module_hooks import ModuleHooks
 from museum import (
     STEPS,
     WIDTH,
@@ -145,11 +145,11 @@ def hooks_of_the_script_on_gradients() -> Results:
 
 def gradients_before_the_hook(patch: pytest.MonkeyPatch) -> None:
     """Steps are made of gradients as memtide's own hook has seen them."""
-    after_gradient, begin = Moments._after_gradient, OffloadedSteps.begin
+    after_gradient, begin = ModuleHooks._after_gradient, OffloadedSteps.begin
     seen: dict[torch.Tensor, torch.Tensor] = {}
 
-    def see(moments: Moments, parameter: torch.Tensor) -> None:
-        after_gradient(moments, parameter)
+    def see(hooks: ModuleHooks, parameter: torch.Tensor) -> None:
+        after_gradient(hooks, parameter)
         seen[parameter] = parameter.grad.clone()
 
     def step_what_was_seen(
@@ -159,7 +159,7 @@ def gradients_before_the_hook(patch: pytest.MonkeyPatch) -> None:
             parameter.grad.copy_(gradient)
         begin(steps, optimizer, release)
 
-    patch.setattr(Moments, "_after_gradient", see)
+    patch.setattr(ModuleHooks, "_after_gradient", see)
     patch.setattr(OffloadedSteps, "begin", step_what_was_seen)
 
 

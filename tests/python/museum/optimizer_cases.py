@@ -13,7 +13,7 @@ from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.tensor_manager import TensorManager, tensors_in
 from memtide._optimizer_step import offloaded_step
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
-from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
 
@@ -85,7 +85,7 @@ def states_that_begin_again(patch: pytest.MonkeyPatch) -> None:
                 tensor.zero_()
         adopt_state_of(manager, parameter, state)
 
-    patch.setattr(runtimes, "adopt_state_of", begin)
+    patch.setattr(stepped_states, "adopt_state_of", begin)
 
 
 def momentum_that_begins_late() -> Results:

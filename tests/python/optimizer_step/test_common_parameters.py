@@ -7,7 +7,11 @@ import torch
 from memtide._capi.client import Places
 from memtide._optimizer_step import common_parameters
 from memtide._optimizer_step.common_parameters import CommonParameters
+from memtide._util.step_phase import Step
 from memtide.errors import ResourceExhausted, Unavailable
+
+_STEP = Step(torch.optim.SGD([torch.zeros(1)], lr=0.1), is_first=False)
+_STEP.optimizer.param_groups.clear()  # It has no parameters of a manager.
 
 
 class Manager:
@@ -49,7 +53,7 @@ class Manager:
 
 def _steps(common: CommonParameters, count: int) -> None:
     for _ in range(count):
-        common.after_step()
+        common.after_step(_STEP)
 
 
 def test_what_no_optimizer_has_is_offered() -> None:
@@ -83,7 +87,7 @@ def test_offers_become_seldom_while_nobody_has_the_same() -> None:
     at = []
     for step in range(1, 300):
         before = len(manager.offers)
-        common.after_step()
+        common.after_step(_STEP)
         if len(manager.offers) > before:
             at.append(step)
     assert at == [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]

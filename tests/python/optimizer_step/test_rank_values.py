@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from memtide._optimizer_step import rank_values
 from memtide._optimizer_step.rank_values import OptimizerValues, RankValues
+from memtide._util.step_phase import Step
 
 
 class Store:
@@ -161,7 +162,8 @@ def test_training_goes_on_without_the_store(stderr: Stderr) -> None:
 
 def test_a_process_alone_compares_nothing() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
-    RankValues(lambda _: "").after_step(torch.optim.SGD([parameter]))  # No process group.
+    # There is no process group.
+    RankValues(lambda _: "").after_step(Step(torch.optim.SGD([parameter]), is_first=True))
 
 
 def test_optimizers_are_compared_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +174,7 @@ def test_optimizers_are_compared_each_by_itself(monkeypatch: pytest.MonkeyPatch)
     values = RankValues(lambda _: "")
     first, second = (torch.optim.SGD([torch.nn.Parameter(torch.ones(n))]) for n in (1, 2))
     for optimizer in (first, second, first):
-        values.after_step(optimizer)
+        values.after_step(Step(optimizer, is_first=False))
     keys = ["memtide/values/0/1", "memtide/values/1/1", "memtide/values/0/2"]
     assert store.set_at == keys
 

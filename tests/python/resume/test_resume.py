@@ -26,6 +26,7 @@ from memtide._resume.step_manifest import (
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
+from memtide._torch_hooks.stepping import Stepping
 from memtide.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from torch import nn
 
@@ -45,9 +46,8 @@ def client() -> Iterator[FakeClient]:
 
 def start(client: FakeClient, manifest: StepManifest | None) -> Runtime:
     runtimes.stop()
-    runtime = runtimes.start(client, Observer(), adopt_everything=True)
-    runtime.keep_steps(manifest)
-    return runtime
+    stepping = Stepping(commit=True, manifest=manifest)
+    return runtimes.start(client, Observer(), adopt_everything=True, stepping=stepping)
 
 
 def manifest_of(client: FakeClient) -> StepManifest:

@@ -75,8 +75,8 @@ class Group:
 
 @pytest.fixture
 def collectives(runtime: Runtime) -> GpuCollectives:
-    assert isinstance(runtime.collectives, GpuCollectives)
-    return runtime.collectives
+    assert isinstance(runtime._device.collectives, GpuCollectives)
+    return runtime._device.collectives
 
 
 @pytest.fixture

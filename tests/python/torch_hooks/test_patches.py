@@ -16,6 +16,8 @@ from memtide import errors
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import patches
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._torch_hooks.patch_row import OLDEST_TORCH
 from memtide._torch_hooks.patch_table import PATCHES
 
@@ -57,11 +59,14 @@ def test_every_row_is_found_in_this_torch() -> None:
     assert [str(patch) for patch in patches.missing()] == []
     expected = patches.expected(patches.version_of(torch.__version__))
     others = [p for p in PATCHES if p not in expected and p.found() is not None]
-    assert {p.module.partition(".")[0] for p in others} <= {"memtide", "threading", "faulthandler"}
+    assert {p.module.partition(".")[0] for p in others} <= {
+        *("memtide", "threading", "faulthandler"),
+        *("builtins", "io", "os", "shutil", "transformers"),
+    }
 
 
 def test_every_row_says_why_and_is_required_in_all_versions_or_says_what_is_off() -> None:
-    assert len({str(patch) for patch in PATCHES}) == len(PATCHES)
+    assert len({(str(patch), patch.when) for patch in PATCHES}) == len(PATCHES)
     for patch in PATCHES:
         assert patch.why
         if not patch.absent:
@@ -143,14 +148,35 @@ def test_the_own_step_of_an_optimizer_is_put_back() -> None:
     assert vars(optimizer)["step"] is own
 
 
+def test_what_a_feature_replaces_has_a_row_and_is_undone_with_the_whole() -> None:
+    class Block(torch.nn.Linear):
+        pass
+
+    def around(original: Any) -> Any:
+        return lambda *args: original(*args)
+
+    before = own_attributes([Block, torch.nn.Module])
+    whole = Attributes()
+    later = LaterPatches(whole)
+    later.replace(Block, "_call_impl", around)
+    later.replace(torch.nn.Module, "register_parameter", around)
+    for owner, name in ((torch.nn.Module, "zero_grad"), (Block, "register_parameter")):
+        with pytest.raises(AssertionError, match="has no row"):
+            later.replace(owner, name, around)
+    assert vars(Block)["_call_impl"] is not torch.nn.Linear._call_impl
+    whole.undo()
+    assert_the_same(before, own_attributes([Block, torch.nn.Module]))
+
+
 LATE_IMPORT = """
 import importlib, sys
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.later_patches import LATER
 from memtide._torch_hooks.patch_table import PATCHES
 
-late = [p for p in PATCHES if ".fsdp." in p.module]
+late = [p for p in PATCHES if ".fsdp." in p.module and p not in LATER]
 def replaced():
     for module in {p.module for p in late}:
         importlib.import_module(module)

@@ -1,0 +1,94 @@
+"""The parts of a runtime that only a GPU needs: lease dispatch, as there are no page faults; the
+phases, leaf modules and compiled graphs that run without it; and the eviction of chunks when the
+script runs out of device memory."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memtide._memory.device_oom import AllocatorLimit, DeviceOomHandler
+from memtide._memory.tensor_manager import TensorManager
+from memtide._torch_hooks import device_guards, patches
+from memtide._torch_hooks.compiled_leases import CompiledLeases
+from memtide._torch_hooks.device_side import DeviceSide
+from memtide._torch_hooks.dispatch_switch import DispatchSwitch
+from memtide._torch_hooks.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.leaf_modules import LeafModules
+from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.own_mode import OwnMode
+from memtide._util.step_phase import Step
+
+
+class GpuSide(DeviceSide):
+    """Lease dispatch of every operation, from `open` until `close`, in the thread that calls `open`
+    and in those that it starts."""
+
+    collectives: GpuCollectives
+    leaves: LeafModules
+    switch: DispatchSwitch
+
+    def __init__(self, manager: TensorManager, limit: AllocatorLimit | None) -> None:
+        """`limit`: that of the script's own device memory; None: there is none."""
+        self._manager = manager
+        self._has_stepped = False
+        self.elastic = DeviceOomHandler(manager, limit)
+        self.compiled = CompiledLeases(manager, self.elastic)
+        self.collectives = GpuCollectives(manager)
+
+    def open(self, module_hooks: ModuleHooks, steps_elsewhere: Callable[[], bool]) -> None:
+        """Begins. `steps_elsewhere`: as for DispatchSwitch. FailedPrecondition: the script has
+        chosen its GPUs too late."""
+        manager = self._manager
+        device_guards.check_visible_devices(manager.client.visible_devices)
+        device_guards.warn_of_late_settings(manager.client.cuda_settings)
+        if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
+            torch._dynamo.reset()
+        OwnMode.compiles = patches.can_compile()
+        self._mode = LeaseDispatchMode(manager, self.elastic)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        manager.ledger.under_dispatch = True
+        self.switch = DispatchSwitch(
+            manager, module_hooks, self._mode, self.elastic, steps_elsewhere
+        )
+        self.leaves = LeafModules(manager, module_hooks, self.elastic)
+
+    def begin_iteration(self) -> None:
+        self.leaves.begin_iteration()
+
+    def begin_phase(self) -> None:
+        self.switch.begin_phase()
+
+    def around_rest(self, arguments: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+        return self.leaves.running(arguments)
+
+    def end_collective(self) -> bool:
+        return self.collectives.end_one()
+
+    def before_step(self, step: Step) -> None:
+        self.collectives.settle()
+        self.leaves.settle()
+        self.switch.begin_step(first=step.is_first)
+        step.is_lean = self.switch.lean
+        if not self._has_stepped:  # Set after torch was imported, perhaps.
+            self._has_stepped = True
+            device_guards.warn_of_late_settings(self._manager.client.cuda_settings)
+
+    def end_failed_step(self) -> None:
+        self.switch.end_phase()
+
+    def end_iteration(self) -> None:
+        self.elastic.end_iteration()
+        self.switch.end_step()
+
+    def close(self) -> None:
+        """Ends lease dispatch."""
+        self.leaves.close()
+        self.switch.end_phase()
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._manager.ledger.under_dispatch = False
