@@ -16,6 +16,8 @@ TEST(DeviceOptionTest, ADeviceIsNamedByItsNumberOrItsUuid) {
   EXPECT_TRUE(SetDevice("GPU-00010203-0405-0607-0809-0a0b0c0d0eFF", &request).ok());
   EXPECT_EQ(request.cuda_device_uuid(),
             std::string("\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16\377", 16));
+  EXPECT_TRUE(SetDevice("MIG-01010203-0405-0607-0809-0a0b0c0d0e0f", &request).ok());
+  EXPECT_EQ(request.cuda_device_uuid().substr(0, 2), "\1\1");
 }
 
 TEST(DeviceOptionTest, OtherTextIsRefusedWithTheForms) {

@@ -1,0 +1,58 @@
+// Calls of the C interface that name the argument that is wrong, before anything is done.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "client/memtide.h"
+#include "client/testing/client_fixture.h"
+
+namespace memtide::client {
+namespace {
+
+std::string Refusal(int code) {
+  EXPECT_EQ(code, MEMTIDE_INVALID_ARGUMENT);
+  return memtide_last_error();
+}
+
+TEST(ArgumentsTest, ANullOfACallToTheNodeIsNamed) {
+  char* text = nullptr;
+  EXPECT_EQ(Refusal(memtide_call_admin("/", nullptr, "", &text)), "method is NULL");
+  EXPECT_EQ(Refusal(memtide_call_admin("/", "Drain", nullptr, &text)), "request is NULL");
+  EXPECT_EQ(Refusal(memtide_call_admin("/", "Drain", "", nullptr)), "reply is NULL");
+  EXPECT_EQ(Refusal(memtide_get_metrics("/", nullptr)), "text is NULL");
+  size_t bytes = 0;
+  EXPECT_EQ(Refusal(memtide_get_trace("/", 1, nullptr, &bytes)), "trace is NULL");
+  EXPECT_EQ(Refusal(memtide_get_trace("/", 1, &text, nullptr)), "bytes is NULL");
+}
+
+TEST(ArgumentsTest, ANullOfACallForATraceIsNamed) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(Refusal(memtide_read_trace(nullptr, 1, &text)), "trace is NULL");
+  EXPECT_EQ(Refusal(memtide_read_trace("", 0, nullptr)), "json is NULL");
+  EXPECT_EQ(Refusal(memtide_add_to_trace(nullptr, 1, "{}", 2, &text, &bytes)), "trace is NULL");
+  EXPECT_EQ(Refusal(memtide_add_to_trace("", 0, nullptr, 2, &text, &bytes)), "json is NULL");
+  EXPECT_EQ(Refusal(memtide_add_to_trace("", 0, "{}", 2, nullptr, &bytes)), "extended is NULL");
+  EXPECT_EQ(Refusal(memtide_add_to_trace("", 0, "{}", 2, &text, nullptr)),
+            "extended_bytes is NULL");
+  // An empty trace has no bytes, and needs no address.
+  ASSERT_EQ(memtide_add_to_trace(nullptr, 0, "{}", 2, &text, &bytes), MEMTIDE_OK)
+      << memtide_last_error();
+  EXPECT_EQ(bytes, 0u) << "nothing was added to nothing";
+  memtide_free_text(text);
+}
+
+using ClientArgumentsTest = ClientTest;
+
+TEST_F(ClientArgumentsTest, APhaseIsOneOfThose) {
+  Open(4, 3);
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  for (const int phase : {-1, MEMTIDE_STEP + 1}) {
+    EXPECT_NE(Refusal(memtide_moment(client, phase, "a", 0, 0)).find("phase"), std::string::npos);
+  }
+  EXPECT_EQ(memtide_moment(client, MEMTIDE_STEP, "a", 0, 0), MEMTIDE_OK) << memtide_last_error();
+}
+
+}  // namespace
+}  // namespace memtide::client
