@@ -90,7 +90,6 @@ void Measure() {
   ClientSession session(absl::GetFlag(FLAGS_socket_dir), kChunk);
   PinProcess(getpid(), kCpu);
   PinProcess(absl::GetFlag(FLAGS_daemon), kDaemonCpu);
-  for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) PreferProcess(process);
   const Places places = session.Allocate(4);
   for (const uint32_t place : places) UseOnce(&session, place);
 

@@ -45,7 +45,8 @@ void PinProcess(pid_t process, int cpu);
 // Pins the threads of this process with that name.
 void PinThreadsNamed(const std::string& name, int cpu);
 // Gives every thread of `process` the same real-time priority if that is permitted (root), so that
-// other processes do not add to the time of a call. The threads take turns, as without it.
+// other processes do not add to the time of a copy. The threads take turns, as without it. A daemon
+// sets and drops this priority itself.
 void PreferProcess(pid_t process);
 
 // Ends the program with the message if the status is not OK, as nothing can be measured then.

@@ -217,10 +217,9 @@ void Measure() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  // Threads that gRPC starts later inherit CPU and priority.
+  // Threads that gRPC starts later inherit the CPU.
   for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) {
     memtide::PinProcess(process, memtide::kCpu);
-    memtide::PreferProcess(process);
   }
   memtide::Measure();
 }

@@ -157,8 +157,6 @@ void Measure() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  for (const pid_t process : {getpid(), absl::GetFlag(FLAGS_daemon)}) {
-    memtide::PreferProcess(process);
-  }
+  memtide::PreferProcess(getpid());
   memtide::Measure();
 }
