@@ -49,15 +49,15 @@ class BlockCalls:
         self._counts: list[int] = []  # Calls of each block in this iteration.
         self._shapes: list[Hashable] = []
         self._thread = threading.local()
-        # Called when a call begins and has ended. What it was given has the shapes of the second
-        # argument.
+        # Called when a call begins and has ended. The second argument is the shapes of the call's
+        # tensors.
         self.begun: Callable[[Call, Hashable], None] = lambda _call, _shapes: None
         self.ended: Callable[[Call], None] = lambda _: None
 
     def watch(self, blocks: Sequence[nn.Module]) -> None:
         """Begins. REQUIRES: the blocks are in the order of their forward passes, and no block
         runs."""
-        # What recomputes runs within what watches: what it saves then belongs to the call.
+        # Recomputation runs within the watched call: tensors that it saves then belong to the call.
         self._recompute.prepare(blocks)
         self._recompute.recomputing = self._note_recomputation
         self._numbers = weakref.WeakKeyDictionary({b: i for i, b in enumerate(blocks)})
