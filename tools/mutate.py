@@ -50,7 +50,7 @@ SIMULATIONS = (
 # The first seeds of a simulation are compared with hashes of their traces, which see any change of
 # behaviour, wanted or not: these seeds are not.
 FIRST_SEED = 1_000_001
-# What survives the first round of a simulation is tried with more seeds.
+# A mutant that survives the first round of a simulation is tried with more seeds.
 ROUNDS = (100, 1000)
 # Invariants only tell what is wrong with other code, and no CUDA is for machines without.
 KEPT_OUT = ("_test.cc", "_benchmark.cc", "invariants.cc", "cuda_none.cc")
