@@ -118,7 +118,7 @@ def table(stages, seconds, planned):
 
 
 def status_files(folder):
-    """Those of all stages, in their order."""
+    """The status files of all stages, in their order."""
     return sorted(Path(folder).glob("*.status"), key=lambda p: p.stat().st_mtime)
 
 

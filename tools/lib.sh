@@ -46,7 +46,7 @@ bazel_test() {
   bazel test "${_bazel_flags[@]}" "--local_test_jobs=${MEMTIDE_JOBS:-2}" "$@" || after_failure $?
 }
 
-# What tools/memtide builds.
+# Targets that tools/memtide builds.
 MEMTIDE_TARGETS=(//client:libmemtide.so //daemon:memtided //daemon/replay:memtide-replay)
 
 tools_are_built() {

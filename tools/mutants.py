@@ -165,7 +165,7 @@ def in_one_build(mutants, root):
 
 
 def judge(programs, number, mutant, package):
-    """What becomes of a mutant of the one build, and which test says so."""
+    """The verdict on a mutant of the one build, and the test that gives it."""
     target, _, chosen = mutant.test.partition(" ")
     if programs.seconds(target, chosen or "*") is None:
         return "error", f"{mutant.test} does not pass without a mutant"

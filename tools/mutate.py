@@ -16,8 +16,8 @@ engine its own, then the simulations with seeds that no golden hash covers; of t
 then those of tests/integration that use it. A test that takes ten times as long as without a mutant
 fails. Which tests judge a mutant in Python is said in tools/mutate_python.py.
 
-One line for each mutant says which test caught it, or that it survived. What tools/equivalent.txt
-explains does not count. Exits 0 if at least 95 of 100 others are caught, 1 if not, 2 if nothing
+One line for each mutant says which test caught it, or that it survived. Mutants that
+tools/equivalent.txt explains do not count. Exits 0 if at least 95 of 100 others are caught, 1 if not, 2 if nothing
 could be tried.
 
 Runs on Python's standard library alone.
@@ -50,7 +50,7 @@ SIMULATIONS = (
 # The first seeds of a simulation are compared with hashes of their traces, which see any change of
 # behaviour, wanted or not: these seeds are not.
 FIRST_SEED = 1_000_001
-# What survives the first round of a simulation is tried with more seeds.
+# A mutant that survives the first round of a simulation is tried with more seeds.
 ROUNDS = (100, 1000)
 # Invariants only tell what is wrong with other code, and no CUDA is for machines without.
 KEPT_OUT = ("_test.cc", "_benchmark.cc", "invariants.cc", "cuda_none.cc")

@@ -18,7 +18,7 @@ import python_mutations
 from one_build import BuildError
 from shell import bazel, command
 
-# What the tests that judge one mutant take together without it.
+# The seconds that the tests of one mutant may take together without it.
 MOST_SECONDS = 60
 # Exit statuses of pytest: a test failed, tests cannot be imported, their conftest cannot.
 _FAILED, _INTERRUPTED, _USAGE = 1, 2, 4
@@ -34,7 +34,7 @@ def environment_of(tree):
 
 
 def covering(tree, environment, folders):
-    """What tools/covering_tests.py found out, of each of the folders."""
+    """The findings of tools/covering_tests.py for each of the folders."""
     hashes = ["git", "-C", str(tree), "rev-parse", "HEAD:tests", "HEAD:pyclient"]
     done = subprocess.run(hashes, stdout=subprocess.PIPE, text=True, check=True)
     folder_of_hash = Path(environment["MEMTIDE_CACHE"]) / "covering" / "-".join(done.stdout.split())

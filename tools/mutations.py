@@ -50,7 +50,7 @@ class Mutation:
     kind: str
     begin: int
     end: int
-    original: str  # What stands from `begin` to `end`.
+    original: str  # The text from `begin` to `end`.
     # With {on} where the mutant's condition is to be.
     mutated: str
 
@@ -164,7 +164,7 @@ def _end_of_statement(code, at):
 
 
 def _ranges_of_checks(code):
-    """What an assertion says is no behaviour: its whole statement is left alone."""
+    """An assertion is no behaviour: its whole statement is left alone."""
     ranges = []
     for found in _CHECK.finditer(code):
         ranges.append((found.start(), _end_of_statement(code, found.start()) or len(code)))

@@ -132,7 +132,7 @@ class Programs:
         return tests
 
     def seconds(self, test, chosen="*", **environment):
-        """What the test takes without a mutant; None: it does not pass."""
+        """The time that the test takes without a mutant; None: it does not pass."""
         key = test, chosen, *environment.items()
         if key not in self._seconds:
             start = time.monotonic()

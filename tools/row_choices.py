@@ -10,7 +10,7 @@ from mutations import Mutation, escaped
 from tidy import cxx
 
 _SUFFIXES = (".cc", ".h")
-# What stands before an expression in its line, and what after it.
+# The text before an expression in its line, and the text after it.
 _LEADS = re.compile(
     r"((?:\} else )?if \(|for \([^;]*; |return |: |const [\w:]+ \w+ = |[\w:]+& \w+ = |)"
 )

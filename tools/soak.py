@@ -44,7 +44,7 @@ LAST_LINES = 40
 
 @dataclass
 class Soak:
-    """What has run, and what was found. `deadline`: of time.monotonic()."""
+    """The counts of runs, and the findings. `deadline`: of time.monotonic()."""
 
     chance: random.Random
     next_seed: int

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What tests share that boot a systemd in new namespaces. Such a test is one script of three parts:
+# Functions that are shared by tests that boot a systemd in new namespaces. Such a test is one
+# script of three parts:
 #
 #   outside   fills the folder $work, with itself as $work/test and this file, and calls run_test
 #   boot      the first process of the namespaces: prepares them, and calls boot_systemd

@@ -28,7 +28,7 @@ from memtide.errors import FailedPrecondition
 
 _connection: Connection | None = None
 
-# What is done with what autograd saves; docs/activations.md.
+# The script's choices for saved tensors; docs/activations.md.
 ActivationChoice = Literal["plan", "keep", "move", "recompute"]
 
 
@@ -130,8 +130,8 @@ def offload(
     Or a mapping from names of modules, as `model.named_modules()` has them, to these words: what is
     saved within a call of such a module, in the thread that calls it, is treated so. Names are
     patterns of fnmatch, in which "*" also matches dots, and a match counts for all that the module
-    contains; the first match wins. What matches nothing is as under "plan". A module that is to be
-    recomputed is one block, repeated or not.
+    contains; the first match wins. A module that matches nothing is as under "plan". A module that
+    is to be recomputed is one block, repeated or not.
 
         memtide.offload(model, optimizer, activations={"head": "keep", "layers.*": "recompute"})
 

@@ -22,8 +22,8 @@ from memtide_plan.calibration import constant
 
 PATH = Path(__file__).with_name("data") / "machines.json"
 
-# What is around a GPU of which no more is known: a desktop's processor and memory for a GeForce, a
-# server's for others.
+# The machine around a GPU of which no more is known: a desktop's processor and memory for a
+# GeForce, a server's for others.
 _DESKTOP, _SERVER = "desktop-4090", "server-h100"
 _UNKNOWN_OF_SHEETS = "uncertainty_of_sheets"
 

@@ -86,7 +86,7 @@ def _with_sequence(question: Question, sequence: int, machines: Sequence[Machine
 def _planned(
     question: Question, trainings: Sequence[Training], machines: Sequence[Machine]
 ) -> list[Planned]:
-    """The answers for machines, each with a training of its own. Those with equal trainings are
+    """The answers for machines, each with a training of its own. Machines with equal trainings are
     asked at once."""
     answers: dict[int, Answer] = {}
     for training in dict.fromkeys(trainings):

@@ -35,7 +35,7 @@ _POSITIVE = ("batch", "sequence", "micro_batch")
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What estimate() is asked for a row."""
+    """The arguments of estimate() for a row."""
 
     model: Model
     training: Training

@@ -50,7 +50,7 @@ class Result:
         return error is not None and abs(error) <= self.row.tolerance
 
     def really_fits(self) -> bool:
-        """By the publication. What was measured did fit."""
+        """By the publication. A training that was measured did fit."""
         return self.row.figure.kind != FITS or bool(self.row.figure.value)
 
 
@@ -93,7 +93,7 @@ def predict(rows: Iterable[Row], estimates: Estimates, *, rates: str = "measured
 
 
 def _question(row: Row, rates: str) -> Inputs | str:
-    """What the row asks, or why it asks nothing."""
+    """The question of the row, or why it asks nothing."""
     if row.model is None:
         return f"not all inputs are published: {row.note}"
     try:

@@ -1,5 +1,5 @@
-"""What others measured: data/rows.jsonl, one row a line, each with its source, all inputs, the
-figure that was published and the tolerance within which a prediction counts as right.
+"""The measurements of others: data/rows.jsonl, one row a line, each with its source, all inputs,
+the figure that was published and the tolerance within which a prediction counts as right.
 
 A row has `counted` where its source publishes all inputs; the others are predicted where they can
 be, and never counted. A row has `calibration` where constants of data/calibration.json are fitted
@@ -43,7 +43,7 @@ _FIGURE_KEYS = frozenset(("kind", "value", "of"))
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What was published: a number in the unit of its kind, or whether a model fits."""
+    """The published figure: a number in the unit of its kind, or whether a model fits."""
 
     kind: str
     value: float  # 1 and 0 for "fits".

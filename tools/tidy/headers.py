@@ -6,7 +6,7 @@ core are those of GCC 12 for the header alone.
 
 import re
 
-# What a path of an #include begins with, its seconds, and which headers may include it.
+# The beginning of an #include's path, its seconds, and the headers that may include it.
 EXPENSIVE = {
     "spdlog/": (5.7, ()),
     "grpcpp/": (

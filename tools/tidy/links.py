@@ -1,4 +1,4 @@
-"""What documents point at: links and their headings, paths of this tree, and Bazel's targets.
+"""The targets of documents: links and their headings, paths of this tree, and Bazel's targets.
 
 Paths are looked up under a root, so that a document that names a file which has moved is found by
 the commit that moves it.

@@ -119,7 +119,7 @@ def check_public(file):
 
 
 def check_foreign_attributes(file):
-    """What belongs to another package is replaced by one file, so that all of it can be undone. A
+    """Attributes of another package are replaced by one file, so that all of them can be undone. A
     name counts as foreign where an import binds it, also if only in one function of the file."""
     if not re.fullmatch(r"pyclient/memtide\w*/.*\.py", file.path) or file.path == REPLACES:
         return

@@ -88,7 +88,7 @@ GOOD_NAMES = ("kept_bytes = told.size\n", "x.kept()\n", "def said(): pass\n")
 
 
 def blind_spots() -> Iterator[str]:
-    """What is wrong with the rules of this file, by their planted examples."""
+    """The faults of the rules of this file, by their planted examples."""
     for path, text in BAD:
         if not list(findings(path, text)):
             yield f"the words of {text!r} are not seen in {path}"

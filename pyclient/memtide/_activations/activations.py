@@ -1,11 +1,11 @@
 """Activations: decides for each tensor that autograd saves whether it stays, and moves it if not.
 
-What a plan says is to leave does so at the end of the block that has saved it, or as soon as
-nothing else uses it. Beyond that, and until there is a plan, what was saved first leaves first, as
-soon as more is kept than the budget allows: it is needed last in backward. To move a tensor is to
-copy its storage into an activation chunk at the fastest tier and to drop the original. From there
-the daemon moves it like any other chunk, and brings it back when backward comes near. What autograd
-gets back is a view of the chunk.
+A tensor that a plan moves leaves at the end of the block that has saved it, or as soon as nothing
+else uses it. Beyond that, and until there is a plan, the tensor that was saved first leaves first,
+as soon as more is kept than the budget allows: it is needed last in backward. To move a tensor is
+to copy its storage into an activation chunk at the fastest tier and to drop the original. From
+there the daemon moves it like any other chunk, and brings it back when backward comes near.
+Autograd gets back a view of the chunk.
 
 These are saved as they are: tensors in chunks (parameters, and views of them), the script's own
 leaves, small ones, those on other devices, and those of other classes than torch's own.
@@ -65,9 +65,9 @@ class Activations(StepPhase):
         self._storages = KeptStorages()
         self.moved_bytes = 0  # In all.
         self._move_s = 0.0  # Spent in copies to chunks, in all.
-        self._ended = Moves(0, 0.0)  # What was moved up to the end of the last iteration.
+        self._ended = Moves(0, 0.0)  # All moves up to the end of the last iteration.
         self._chosen = chosen
-        self._calls = attributes()  # Those to modules that the script, or a plan, names.
+        self._calls = attributes()  # Calls to modules that the script, or a plan, names.
         self._watched: set[type[nn.Module]] = set()  # Their classes.
         self._script_moves = chosen.are_made  # Whether the script may say what is to leave.
         self.planning = Planning(
@@ -127,7 +127,7 @@ class Activations(StepPhase):
 
     def unpack(self, saved: SavedTensor | Reference) -> torch.Tensor:
         """The unpack hook. It may be called several times for one tensor."""
-        # What backward has used before is dead by now.
+        # Activations that backward has used before are dead by now.
         if saved.is_moved and self._manager.here:
             self._manager.discard_dead_activations()
         return saved.unpack()
@@ -146,7 +146,7 @@ class Activations(StepPhase):
         self._outcome.end_iteration(self.planning.plan)
 
     def as_json(self) -> dict[str, Any]:
-        """What was done in the run; sizes in bytes."""
+        """The moves, blocks and plans of the run; sizes in bytes."""
         return {
             "moved_bytes": self.moved_bytes,
             "blocks": self.planning.blocks,
@@ -213,8 +213,8 @@ class Activations(StepPhase):
         return target.untyped_storage()
 
     def _new_activation(self, size_bytes: int, choice: Choice) -> torch.Tensor:
-        """Bytes in an activation chunk with the home that the plan says. What leaves without a plan
-        does so because the budget is to be kept, with whatever memory there is."""
+        """Bytes in an activation chunk with the home that the plan says. A tensor that leaves
+        without a plan does so to keep the budget, with whatever memory there is."""
         home = Home.LOWEST if choice is Choice.MOVE_TO_SSD else None
         allow_ssd = choice is not Choice.MOVE_TO_HOST
         return self._manager.new_activation(

@@ -61,7 +61,7 @@ class BlockCalls:
     def watch(self, blocks: Sequence[nn.Module]) -> None:
         """Begins. REQUIRES: the blocks are in the order of their forward passes, and no block
         runs."""
-        # What recomputes runs within what watches: what it saves then belongs to the call.
+        # Recomputation runs within the watched call: tensors that it saves then belong to the call.
         self._recompute.prepare(blocks)
         self._numbers = weakref.WeakKeyDictionary({b: i for i, b in enumerate(blocks)})
         self._counts = [0] * len(blocks)

@@ -179,7 +179,7 @@ def _blocks_among(siblings: list[_Call], counts: Counter[int]) -> Iterable[_Call
 
 
 def _kind_of(call: _Call, counts: Counter[int]) -> Any:
-    """What blocks of one row have in common; None: this is no block."""
+    """A value that blocks of one row have in common; None: this is no block."""
     module = call.module()
     if module is None or counts[id(module)] > 1 or not call.is_trained:
         return None

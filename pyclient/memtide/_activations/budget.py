@@ -9,7 +9,7 @@ A limit holds for the process and its private daemon together. It is divided int
 - activations: the rest.
 
 All of it is measured: host memory by the kernel, a GPU's by torch's allocator. An emulated device
-has no allocator. What counts there beside its slots are the activations, which a GPU would hold.
+has no allocator. Activations, which a GPU would hold, count there beside its slots.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TIMEOUT_MS = 60_000
 
 
 class Keeper(Protocol):
-    """What keeps activations."""
+    """Keeps activations."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of them in the script's own memory now."""
 
     def as_json(self) -> dict[str, Any]:
-        """What was done with them in the run."""
+        """The moves, blocks and plans of the run."""
 
 
 class Budget:
@@ -95,7 +95,7 @@ class Budget:
         self._usage = process_memory.UsageReader()
         self._daemon = process_memory.Resident()
         self._most_host_bytes = 0  # Since `take_most_host_bytes`.
-        # What the script itself has used at least, at its peak in this iteration.
+        # A lower bound of the script's own bytes, at its peak in this iteration.
         self._surely_own_bytes = self._kept_before_bytes = 0
         self._daemon_valid_until_s = self._valid_until_s = self._next_trim_s = float("-inf")
         self._returns_blocks = False

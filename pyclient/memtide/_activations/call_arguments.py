@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-# What no forward pass can change.
+# Types of arguments that no forward pass can change.
 _CONSTANTS = (
     *(type(None), bool, int, float, complex, str, bytes, slice, range, enum.Enum),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
@@ -31,7 +31,7 @@ class ForeignArgument(Exception):
 
 
 class CallArguments:
-    """What a call was given. Owns nothing but its containers: the tensors are the caller's."""
+    """The arguments of a call. Owns nothing but its containers: the tensors are the caller's."""
 
     __slots__ = ("_args", "_kwargs", "tensors")
 

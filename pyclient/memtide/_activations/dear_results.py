@@ -64,7 +64,7 @@ class DearResults:
 
 
 class _Result:
-    """What one operation has returned."""
+    """The result of one operation."""
 
     def __init__(self, func: Any, output: Any) -> None:
         self.func = func
@@ -93,7 +93,7 @@ class _Result:
         return self._items is not None
 
     def give(self) -> Any:
-        """What the operation returned, as new tensors over the same bytes. REQUIRES: `is_kept`."""
+        """The operation's result, as new tensors over the same bytes. REQUIRES: `is_kept`."""
         assert self._items is not None
         if self._random is not None:
             self._random.restore()

@@ -1,6 +1,6 @@
-"""What a forward pass does beside returning tensors, as far as it can be seen.
+"""The effects of a forward pass beside returned tensors, as far as they can be seen.
 
-To recompute a block is to run its forward pass again, which would do all of it twice. So a block
+To recompute a block is to run its forward pass again, which would repeat all of them. So a block
 that has effects is not recomputed. They are seen by comparing what a forward pass could change with
 what it was before: buffers, Python's and NumPy's random states, attributes of modules (counters,
 lists), parameters, the inputs, and variables outside that its code names (outside.py).
@@ -26,12 +26,13 @@ _MOST_ITEMS = 1000
 _MOST_BYTES = 1 << 20
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
-# What torch keeps in a module's attributes, and the script's hooks, which are looked at elsewhere.
+# Attributes that torch itself keeps in a module, and the script's hooks, which are looked at
+# elsewhere.
 _TORCH_S = frozenset(vars(nn.Module()))
 
 
 class State:
-    """What a block's forward pass could change, at one moment."""
+    """The state that a block's forward pass could change, at one moment."""
 
     def __init__(self, block: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
         """Takes it now."""
@@ -50,7 +51,7 @@ class State:
         self._numpy = repr(numpy.random.get_state()) if hasattr(numpy, "random") else None
 
     def change_to(self, after: State) -> str | None:
-        """What was done between two moments, in words; None: nothing that is seen."""
+        """The effect between two moments, in words; None: none is seen."""
         if self._inputs != after._inputs:
             return "it changes its input in place"
         if self._buffers != after._buffers:

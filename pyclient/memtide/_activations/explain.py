@@ -1,5 +1,5 @@
-"""What a trace says of activations, in words: what each block saves, what the plan does with it, at
-which costs, and which blocks a chunk of activations held.
+"""A trace's activations, in words: the tensors that each block saves, the plan's choices for them,
+the costs, and the blocks that a chunk of activations held.
 
 Moments are numbered from the first one of an iteration.
 """
@@ -72,9 +72,9 @@ class TracedActivations:
             yield from self._block_in_words(block, plan)
 
     def held_by(self, number: int) -> str | None:
-        """What a chunk held, in words: the parts that were packed before it was written, and
-        unpacked when it was read, in the latest iteration that is like the profiled one. None: it
-        held no activations, or that is not known."""
+        """The activations that a chunk held, in words: the parts that were packed before it was
+        written, and unpacked when it was read, in the latest iteration that is like the profiled
+        one. None: it held none, or they are not known."""
         if self._chunk_kinds.get(number) != "activation":
             return None
         written, read = (
@@ -84,7 +84,7 @@ class TracedActivations:
         names = dict.fromkeys(
             name
             for name, saved, choice in self._parts()
-            if choice is not Choice.RECOMPUTE  # What is to be kept leaves where there is no room.
+            if choice is not Choice.RECOMPUTE  # Parts to keep leave where there is no room.
             and any(saved.packed_moment <= at <= saved.first_unpacked_moment for at in written)
             and any(saved.first_unpacked_moment <= at <= saved.last_unpacked_moment for at in read)
         )

@@ -1,8 +1,8 @@
 """The storages under saved tensors that are in the script's own memory, oldest first.
 
 Several saved tensors may lie in one storage (a matrix and its transposed view, the parts of one
-projection). The storage moves to chunks as a whole, and each tensor stays a view of it. What
-distinguishes tensors is their storage, offset, shape and strides, never an address alone.
+projection). The storage moves to chunks as a whole, and each tensor stays a view of it. Tensors are
+distinguished by storage, offset, shape and strides, never by an address alone.
 
 A storage that somebody else uses, the script or an operation that is not done, would not be freed
 by a move. It stays where it is, and is tried again later.
@@ -41,7 +41,7 @@ class KeptStorage:
         self.number = number  # In the order in which storages were first saved.
         self.size_bytes = size_bytes
         self.is_moved = False
-        self.choice = Choice.NONE  # What the plan says of it.
+        self.choice = Choice.NONE  # The plan's choice for it.
         self.record: SavedStorage | None = None
         self._saved: list[weakref.ref[SavedTensor]] = []
         self._most = _FEW  # As many references are kept before those to dead tensors are dropped.

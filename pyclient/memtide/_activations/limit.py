@@ -12,7 +12,7 @@ _POOL_PERCENT = 45
 
 @dataclass(frozen=True)
 class Reading:
-    """What is used of a limit at a moment. The sum is all that is used."""
+    """The bytes of a limit that are used at a moment. The sum is all that is used."""
 
     own_bytes: int  # By the script and the framework, beside kept activations.
     fixed_bytes: int  # By what does not follow the script: the daemon, a GPU's contexts.
@@ -35,8 +35,8 @@ class Limit:
         self.bytes = bytes_
         self.used_bytes = 0  # At the latest reading.
         self.most_used_bytes = self.most_own_bytes = 0
-        self.left_bytes = 0  # What is left for chunks and activations together.
-        self.allowance_bytes = 0  # What is left for activations.
+        self.left_bytes = 0  # Bytes left for chunks and activations together.
+        self.allowance_bytes = 0  # Bytes left for activations.
         self._begun_pool_bytes = begun_pool_bytes
         self._peak_bytes = self._peak_before_bytes = 0  # Own bytes, of this iteration and the last.
         self._kept_before_bytes = 0
@@ -63,9 +63,9 @@ class Limit:
         slack_bytes = self.bytes // (_SLACK if self._iterations else _FIRST_SLACK)
         left_bytes = self.bytes - self.peak_bytes - reading.fixed_bytes - slack_bytes
         self.left_bytes = max(0, left_bytes)
-        # Where the script needs more than was expected, the pool is to become smaller. That takes
-        # time, and activations do not get what the pool has not left yet. What it has left for the
-        # script, it may take again.
+        # Where the script needs more than was expected, the pool is to shrink. Shrinking takes
+        # time, and activations do not get bytes that the pool has not given up yet. The pool may
+        # take back bytes that it has given up for the script.
         pool_bytes = min(self._begun_pool_bytes, left_bytes * _POOL_PERCENT // 100)
         self.allowance_bytes = max(0, left_bytes - max(pool_bytes, reading.pool_bytes))
 

@@ -1,7 +1,7 @@
 """Settings of torch that change what an operation computes, or which kernel computes it.
 
-A script may set them around its forward pass alone, as `with sdpa_kernel(...)` does. What is
-recomputed in backward runs under those of its forward pass.
+A script may set them around its forward pass alone, as `with sdpa_kernel(...)` does. A block that
+is recomputed in backward runs under the settings of its forward pass.
 """
 
 from __future__ import annotations

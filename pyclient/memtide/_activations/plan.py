@@ -1,4 +1,4 @@
-"""What is done with activations (proto/memtide/v1/activations.proto), as Python values."""
+"""The plan for activations (proto/memtide/v1/activations.proto), as Python values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtide._activations.profile import Part
 
 
 class Choice(enum.Enum):
-    """What is done with one part of what a block saves."""
+    """The plan's choice for one part of a block's saved tensors."""
 
     NONE = "ACTIVATION_CHOICE_UNSPECIFIED"  # There is nothing to choose for.
     KEEP = "ACTIVATION_CHOICE_KEEP"
@@ -41,7 +41,7 @@ class BlockPlan:
         return {name: choice.value for name, choice in vars(self).items()}
 
     def of(self, part: Part) -> Choice:
-        """What is done with a part."""
+        """The choice for a part."""
         if part is Part.INPUT:
             return self.input
         return self.attention if part is Part.ATTENTION else self.rest
@@ -75,7 +75,7 @@ class ForcedPlan:
 
 @dataclass(frozen=True)
 class ActivationPlan:
-    """What is done with all that autograd saves in an iteration."""
+    """The choices for all tensors that autograd saves in an iteration."""
 
     blocks: tuple[BlockPlan, ...] = ()  # In the order of ActivationProfile.blocks.
     others: Choice = Choice.NONE

@@ -1,4 +1,4 @@
-"""What a plan has predicted, and what its iterations have taken."""
+"""A plan's predictions, and the time that its iterations have taken."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PlanOutcome:
     predicts something counts."""
 
     def __init__(self) -> None:
-        self._plan: ActivationPlan | None = None  # That the running iteration has begun with.
+        self._plan: ActivationPlan | None = None  # The plan with which the running iteration began.
         self._began_s = 0.0
         self._judged: ActivationPlan | None = None
         self._seconds: deque[float] = deque(maxlen=_MOST_ITERATIONS)

@@ -29,10 +29,10 @@ _PLANS = {
 
 @dataclass(frozen=True)
 class Moves:
-    """What one iteration moved."""
+    """The moves of one iteration."""
 
     bytes: int
-    seconds: float  # That the script waited for it, in forward and in backward.
+    seconds: float  # The script's wait for them, in forward and in backward.
 
 
 def plan(

@@ -180,7 +180,7 @@ class Planning:
         self._recompute.close()
 
     def _note_blocks(self, found: Sequence[Block]) -> None:
-        """Those that the script wants to be recomputed need not be repeated."""
+        """Blocks that the script wants to be recomputed need not be repeated."""
         wanted = self._chosen.blocks([block.module for block in found])
         self._wanted = set(wanted)
         known = {block.module: block for block in found}

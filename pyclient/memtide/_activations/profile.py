@@ -1,4 +1,5 @@
-"""What autograd saves in one iteration (proto/memtide/v1/activations.proto), as Python values.
+"""The tensors that autograd saves in one iteration (proto/memtide/v1/activations.proto), as Python
+values.
 
 Moments are numbered from the first moment of the profiled iteration, as in its trace.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class Part(enum.Enum):
-    """What is said of a block's saved tensors as one."""
+    """A part of a block's saved tensors, which is described as one."""
 
     INPUT = "ACTIVATION_PART_INPUT"  # The tensors that the block was given.
     ATTENTION = "ACTIVATION_PART_ATTENTION"  # Results of fused attention kernels.
@@ -73,7 +74,7 @@ class ActivationBlock:
         return {**vars(self), "saved": [saved.as_json() for saved in self.saved]}
 
     def bytes_of(self, part: Part) -> int:
-        """What all calls together save of a part."""
+        """The bytes of a part that all calls together save."""
         return sum(saved.size_bytes for saved in self.saved if saved.part is part)
 
 
@@ -85,7 +86,7 @@ class ActivationProfile:
     others: tuple[SavedBytes, ...] = ()  # Saved outside of blocks.
     budget_bytes: int = 0  # For chunks and for kept activations, on the fastest tier.
     least_slots: int = 0  # The fewest that chunks must have.
-    fixed_slots: int = 0  # Those that chunks have whatever the plan is; 0: the plan divides.
+    fixed_slots: int = 0  # The slots of chunks whatever the plan is; 0: the plan divides.
     iteration_moments: int = 0  # By which the iteration is found in a trace; 0: the last one.
 
     @classmethod

@@ -42,14 +42,14 @@ _GLOBAL_HOOKS = (
 
 
 class Replacer(Protocol):
-    """What replaces attributes of torch's: memtide._torch_hooks.attributes.Attributes."""
+    """Replaces attributes of torch's: memtide._torch_hooks.attributes.Attributes."""
 
     def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None: ...
     def undo(self) -> None: ...
 
 
 class Mode(enum.Enum):
-    """What is recomputed of a block."""
+    """The part of a block that is recomputed."""
 
     ALL_BUT_INPUT = "all_but_input"
     REST = "rest"  # All but its input and dear results.
@@ -70,7 +70,8 @@ class Recompute:
         self._recomputing = recomputing
 
     def prepare(self, blocks: Iterable[nn.Module]) -> None:
-        """Replaces now what plans for these blocks need. What replaces it later is outside."""
+        """Replaces now the functions that plans for these blocks need. Later replacements are
+        outside."""
         for kind in {type(block) for block in blocks} - self._kinds:
             self._kinds.add(kind)
             self._attributes.replace(kind, "_call_impl", self._calling)

@@ -1,4 +1,4 @@
-"""What autograd saves in one iteration, storage by storage, and when it is asked for.
+"""The tensors that autograd saves in one iteration, by storage, and when it asks for them.
 
 Each storage belongs to the call of a block in which it was saved, or to none. One that was saved in
 an earlier block and that a later one was given is the later one's input: there it is kept or moved.
@@ -107,7 +107,7 @@ def _block(name: str, storages: Iterable[SavedStorage], rehearsed: Rehearsed) ->
 
 
 def _one_by_one(storages: Iterable[SavedStorage]) -> Iterable[SavedBytes]:
-    """What is saved outside of blocks, together only where it is saved and needed together."""
+    """Storages saved outside of blocks, together only where they are saved and needed together."""
     groups: dict[tuple[int, int, int, int], list[SavedStorage]] = {}
     for each in storages:
         key = each.packed, each.first, each.last, each.micro_batch
@@ -122,7 +122,7 @@ def _together(storages: Sequence[SavedStorage]) -> SavedBytes:
         part=storages[0].part,
         size_bytes=sum(storage.size for storage in storages),
         packed_moment=packed,
-        # What autograd never asks for is not needed later.
+        # Storages that autograd never asks for are not needed later.
         first_unpacked_moment=min((storage.first for storage in asked_for), default=packed),
         last_unpacked_moment=max((storage.last for storage in asked_for), default=packed),
         micro_batch=storages[0].micro_batch,

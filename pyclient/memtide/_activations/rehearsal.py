@@ -2,9 +2,9 @@
 
 In the rehearsal each block runs as it is, and once more behind it, with the random generators set
 back. Its effects are looked for before and after (effects.py); a block that has any is not run a
-second time. What autograd saves, and the outputs, must be the same bits in both runs. The result of
-the first run is the script's. What it saves leaves like that of any other block where the budget is
-short, and comes back to be compared. The second run is given as much room as the first one took.
+second time. Saved tensors and outputs must be the same bits in both runs. The result of the first
+run is the script's. Its saved tensors leave like those of any other block where the budget is
+short, and come back to be compared. The second run is given as much room as the first one took.
 Nothing of it is kept.
 
 In the backward pass behind it, a block's saved tensors must be asked for once each: torch's
@@ -39,29 +39,29 @@ from memtide._util.devices import gpu_module
 Function = Callable[..., Any]
 _NOT_CALLED = "it was not called in the iteration that was rehearsed"
 _COMPILED = "CompiledFunctionBackward"
-# What torch.func.grad, vjp and hessian begin with. Under a checkpoint, they raise.
+# torch.func.grad, vjp and hessian begin with this call. Under a checkpoint, they raise.
 _TRANSFORMS = "_saved_tensors_hooks_disable"
 _COLLECTIVES = ("c10d", "_c10d_functional")
 
 
 @dataclass
 class Rehearsed:
-    """What is known of a block. Bytes count each storage once, without parameters."""
+    """The facts about a block. Bytes count each storage once, without parameters."""
 
     reason: str | None = _NOT_CALLED  # Why it is not to be recomputed; None: it can be.
     forward_s: float = 0.0  # To run its forward pass again.
     input_bytes: int = 0
-    dear_bytes: int = 0  # What `Mode.REST` keeps beside the input.
+    dear_bytes: int = 0  # `Mode.REST` keeps them beside the input.
     dear_s: float = 0.0  # To compute that, of `forward_s`.
-    saved_bytes: int = 0  # What autograd saves without recomputation, the input included.
+    saved_bytes: int = 0  # Autograd saves them without recomputation, the input included.
 
 
 @dataclass
 class _Notes:
-    """What a rehearsal knows of one block."""
+    """A rehearsal's notes on one block."""
 
     result: Rehearsed = field(default_factory=Rehearsed)
-    uses: str | None = None  # What the script has in it that does not go with a checkpoint.
+    uses: str | None = None  # The script's operation in it that does not go with a checkpoint.
     # Version counters of the first input tensors, with their versions, until backward reaches the
     # block.
     inputs: list[tuple[torch.Tensor, int]] = field(default_factory=list)

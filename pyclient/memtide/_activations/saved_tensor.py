@@ -1,4 +1,4 @@
-"""What autograd keeps of a tensor under memtide's saved-tensor hooks.
+"""The object that autograd keeps for a tensor under memtide's saved-tensor hooks.
 
 Setting any saved-tensor hooks changes torch: it does not notice any more that a saved tensor is
 changed in place before backward uses it, and computes wrong gradients where it would raise. So a
@@ -22,7 +22,7 @@ from memtide._activations.version_counter import emptied
 
 
 class Counted(Protocol):
-    """What counts a storage: memtide._activations.kept_storages.KeptStorage."""
+    """Counts a storage: memtide._activations.kept_storages.KeptStorage."""
 
     record: SavedStorage | None
 
@@ -35,7 +35,7 @@ class SavedTensor:
     def __init__(self, tensor: torch.Tensor) -> None:
         # First, so that it is released before the tensor: an address of a storage is then never in
         # the table of storages when another storage gets it.
-        # What counts the storage under it, and ends with its last tensor.
+        # The counter of the storage under it, which ends with its last tensor.
         self.storage: Counted | None = None
         node = tensor.grad_fn
         # A parameter is held itself: its bytes may be moved to a chunk meanwhile.
@@ -61,7 +61,7 @@ class SavedTensor:
         return self.tensor
 
     def replace(self, storage: torch.UntypedStorage) -> None:
-        """Puts the tensor over a storage that has the same bytes. What was changed in place is
+        """Puts the tensor over a storage that has the same bytes. An earlier change in place is
         still noticed after that."""
         before = self.tensor
         after = torch.empty(0, dtype=before.dtype, device=before.device)

@@ -25,7 +25,7 @@ _NAMES_IN_ERRORS = 8
 
 
 class Choice(enum.Enum):
-    """What is done with what autograd saves."""
+    """The script's choice for saved tensors."""
 
     PLAN = "plan"  # It leaves, or is recomputed, where a budget is short.
     KEEP = "keep"  # It stays where torch has put it.
@@ -38,11 +38,11 @@ _BY_TENSOR = (Choice.KEEP, Choice.MOVE)
 
 
 class _Entered(threading.local):
-    """What this thread has entered, the innermost last."""
+    """The choices that this thread has entered, the innermost last."""
 
     def __init__(self) -> None:
         self.choices: list[Choice] = []
-        self.count_by_tensor = 0  # Those that were entered so far, of `_BY_TENSOR`.
+        self.count_by_tensor = 0  # Choices of `_BY_TENSOR` that were entered so far.
 
 
 _entered = _Entered()

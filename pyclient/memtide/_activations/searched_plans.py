@@ -22,7 +22,7 @@ from memtide.errors import MemtideError
 
 # The number of iterations that are waited for a trace which is that of the profile.
 _MOST_TRIES = 3
-# What the daemon records of a moment's name.
+# The bytes of a moment's name that the daemon records.
 _NAME_BYTES = 64
 
 

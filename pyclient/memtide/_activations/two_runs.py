@@ -1,7 +1,7 @@
-"""What autograd saves in two runs of a block, which must be the same bits.
+"""The tensors that autograd saves in two runs of a block, which must be the same bits.
 
-What it saves in the first run goes on to the hooks below, and may leave for chunks. In the second
-run each tensor is compared when autograd would save it, and nothing is kept.
+Tensors that it saves in the first run go on to the hooks below, and may leave for chunks. In the
+second run each tensor is compared when autograd would save it, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIFFERS = "what autograd saves of it differs if it runs again"
 
 
 class FirstRun:
-    """What autograd saves while a block runs. It goes on to the hooks that are set."""
+    """The tensors that autograd saves while a block runs. They go on to the hooks that are set."""
 
     def __init__(self, refuse: Callable[[str], None]) -> None:
         """`refuse` is called if backward shows a reason against recomputing the block."""
@@ -130,7 +130,7 @@ class SecondRun:
 
 class _Packed(NamedTuple):
     number: int
-    handle: Any  # What the hooks below have made of the tensor; the tensor, if there are none.
+    handle: Any  # The tensor as packed by the hooks below; the tensor itself, if there are none.
     version: int
 
 

@@ -38,14 +38,14 @@ _new_capsule.argtypes = [c_void_p, c_char_p, c_void_p]
 
 
 class Access(IntEnum):
-    """What a lease allows."""
+    """The access that a lease allows."""
 
     READ = 1
     WRITE = 2
 
 
 class Kind(IntEnum):
-    """What a chunk holds. Listings of the daemon count the bytes of each kind."""
+    """The kind of a chunk's content. Listings of the daemon count the bytes of each kind."""
 
     OTHER = 0
     PARAMETER = 1
@@ -90,15 +90,16 @@ class Properties:
     # Whether cover_streams makes waits for the GPU shorter.
     needs_streams: bool = False
     device_number: int = 0  # The device that lends the device slots, on its node.
-    # Those of this client in inspect_node. Its pid would not do: in another PID namespace, such as
-    # a container's, the daemon sees another one.
+    # The numbers of this client's job and session in inspect_node. Its pid would not do: in another
+    # PID namespace, such as a container's, the daemon sees another one.
     job_id: int = 0
     session_id: int = 0  # 0: the daemon is older, and does not say it.
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the daemon enforces in this session's calls; memtide_limits (memtide.h) defines them."""
+    """Limits that the daemon enforces in this session's calls; memtide_limits (memtide.h) defines
+    them."""
 
     chunks_per_call: int
     step_pieces_per_call: int

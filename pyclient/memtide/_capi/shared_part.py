@@ -19,7 +19,7 @@ from memtide.errors import InvalidArgument
 
 
 class PartState(IntEnum):
-    """What became of a part that was to begin."""
+    """The state of a step part that was to begin."""
 
     COMPUTING = 1  # This process computes it.
     MADE = 2  # Another rank has computed it, and the written chunks have its results.
@@ -37,7 +37,7 @@ class PartDifference:
 
 @dataclass(frozen=True)
 class SharedPart:
-    """What became of a part of several ranks. Only one that is COMPUTING is to be ended."""
+    """A step part of several ranks that was to begin. Only one that is COMPUTING is to be ended."""
 
     state: PartState
     number: int = 0  # For `end_part`.

@@ -1,4 +1,4 @@
-"""What `memtide admin` does: lists and ends jobs, drains the node, shows and sets quotas."""
+"""The command `memtide admin`: lists and ends jobs, drains the node, shows and sets quotas."""
 
 from __future__ import annotations
 

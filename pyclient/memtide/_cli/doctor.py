@@ -210,7 +210,7 @@ def _numa() -> Finding:
 
 
 def _host_memory() -> HostMemory | None:
-    """That of the node's daemon. None: no daemon answers."""
+    """The host memory of the node's daemon. None: no daemon answers."""
     try:
         return inspection.inspect(default_socket_dir()).host_memory
     except MemtideError:

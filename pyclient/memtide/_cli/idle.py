@@ -28,7 +28,7 @@ def what_would_end(socket_dir: Path) -> tuple[int, str]:
     sessions = node.get("sessions", [])
     count = max(len(sessions), int(node.get("session_count", 0)))
     if count:
-        # Those of other users are counted, and root alone sees them.
+        # Sessions of other users are counted, and root alone sees them.
         named = list(map(_named, sessions[:3]))
         if more := count - len(named):
             named.append(f"{more} more")

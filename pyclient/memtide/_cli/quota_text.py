@@ -9,7 +9,7 @@ from memtide._daemon.inspection import QuotaUse
 from memtide._util.sizes import format_size, parse_size
 from memtide.errors import UsageError
 
-# What `memtide admin quota set` calls the fields of Quota (proto/memtide/v1/quota.proto).
+# The fields of Quota (proto/memtide/v1/quota.proto), as `memtide admin quota set` names them.
 KEYS = {
     "device": "device_bytes",
     "host": "host_bytes",
@@ -23,7 +23,7 @@ _UNLIMITED = "none"
 
 
 def quota_line(quota: QuotaUse) -> str:
-    """What is used of a quota; empty where nothing of it is."""
+    """The use of a quota, by limit; empty where nothing of it is used."""
     if not quota.used["jobs"] and not quota.exceeded:
         return ""
     parts = [f"{key} {cell(quota, key)}" for key, name in KEYS.items() if name in quota.limits]
@@ -32,7 +32,7 @@ def quota_line(quota: QuotaUse) -> str:
 
 
 def cell(quota: QuotaUse, key: str) -> str:
-    """What is used of one limit: "3 of 4"."""
+    """The use of one limit: "3 of 4"."""
     name = KEYS[key]
     if name not in quota.limits:
         return "-"

@@ -62,7 +62,7 @@ def _obtainable_line(node: Node) -> str:
 
 
 def host_memory_line(memory: HostMemory) -> str:
-    """What is pinned, and where host memory is; empty where nothing has to be pinned."""
+    """The pinned bytes, and the place of host memory; empty where nothing has to be pinned."""
     parts = []
     if memory.pinned_bytes or memory.staging_bytes:
         parts.append(f"{format_size(memory.pinned_bytes)} pinned")
@@ -96,7 +96,8 @@ def ssd_directory_lines(directories: Sequence[SsdDirectory]) -> list[str]:
 
 
 def ssd_writes_line(directory: SsdDirectory) -> str:
-    """What was written to a drive, how long it lasts, and whether evictions wait for its budget."""
+    """The bytes written to a drive, how long it lasts, and whether evictions wait for its
+    budget."""
     if not directory.endurance_bytes:
         life = "predicted life unknown (--ssd-endurance)"
     elif directory.life_years is None:
@@ -111,7 +112,7 @@ def ssd_writes_line(directory: SsdDirectory) -> str:
 
 
 def user_line(user: UserSsdWrites) -> str:
-    """What a user wrote to SSD, and what waits."""
+    """The bytes that a user wrote to SSD, and the chunks that wait."""
     line = f"written to SSD by uid {user.uid}: {_last_day(user)}"
     if not user.waiting_chunks:
         return line
@@ -126,7 +127,8 @@ def _last_day(writes: SsdDirectory | UserSsdWrites) -> str:
 
 
 def others_line(others: Others) -> str:
-    """What jobs of other users have; empty where there are none that this user may not see."""
+    """The sessions and jobs of other users, with their memory; empty where there are none that this
+    user may not see."""
     if not others.session_count and not others.job_count:
         return ""
     return (
@@ -169,7 +171,7 @@ def _sessions_table(node: Node) -> Table:
 
 
 def _ranks_table(node: Node) -> Table:
-    """What the chunks of each rank contain, and how much of that other ranks have, too."""
+    """The contents of each rank's chunks, and how much of them other ranks have, too."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("job", "rank", "session", "contents", "shared"):
         table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
@@ -192,7 +194,7 @@ def _job(session: Mapping[str, Any]) -> str:
 
 
 def _job_and_rank(session: Mapping[str, Any]) -> tuple[int, int]:
-    """What rows are sorted by: the ranks of a job stand under one another, by number."""
+    """The sort key of rows: the ranks of a job stand under one another, by number."""
     return int(session.get("job_id", 0)), int(session.get("rank", 0))
 
 

@@ -55,7 +55,7 @@ class Connection:
     socket_dir: Path
     daemon: PrivateDaemon | None
     budget: MemoryBudget = field(default_factory=MemoryBudget)
-    training: Training | None = None  # That of which the session is one of several ranks.
+    training: Training | None = None  # The session is one of its several ranks.
     is_named: bool = False  # The job has a name.
 
     @property

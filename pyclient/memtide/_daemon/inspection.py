@@ -61,24 +61,24 @@ class Usage:
     device_bytes: int = 0
     host_bytes: int = 0
     ssd_bytes: int = 0
-    shared_bytes: int = 0  # What more would be allocated if sessions shared no contents.
+    shared_bytes: int = 0  # Bytes that sessions save by sharing contents.
 
 
 @dataclass(frozen=True)
 class RankUse:
-    """What one of several ranks uses of the job that they share."""
+    """One rank's use of the job that several ranks share."""
 
     rank: int
     ranks: int
     pid: int
     leased_bytes: int
     named_bytes: int  # The contents that its chunks have.
-    shared_bytes: int  # Those of them that chunks of other ranks have, too.
+    shared_bytes: int  # Bytes of them that chunks of other ranks have, too.
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What the GPU's driver has of the jobs' host memory. All zero without a GPU."""
+    """The jobs' host memory as the GPU's driver has it. All zero without a GPU."""
 
     pinned_bytes: int = 0
     unpinned_bytes: int = 0  # Copied through the staging buffers: the machine pins no more.
@@ -106,13 +106,13 @@ class SsdDirectory:
 
 @dataclass(frozen=True)
 class UserSsdWrites:
-    """What the jobs of a user wrote to SSD."""
+    """The bytes that the jobs of a user wrote to SSD."""
 
     uid: int
     written_last_day_bytes: int = 0
     written_per_day_bytes: int = 0  # The daily budget; 0: none.
     waiting_chunks: int = 0  # Their evictions wait for a budget.
-    is_awaited: bool = False  # That of the user.
+    is_awaited: bool = False  # The user's budget.
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class QuotaUse:
     """A quota, and what counts for it. The keys of both are the fields of Quota (quota.proto)."""
 
     subject: str
-    is_default: bool  # That of "default"; `subject` is the user whom it concerns.
+    is_default: bool  # The quota of "default"; `subject` is the user whom it concerns.
     limits: Mapping[str, int]
     used: Mapping[str, int]
     exceeded: tuple[str, ...]
@@ -164,9 +164,9 @@ class Node:
     kinds: Mapping[str, Usage]
     counters: Mapping[str, int]
     stalls_s: Mapping[str, float]
-    sessions: tuple[Mapping[str, Any], ...] = ()  # Those that this user may see.
-    jobs: tuple[Job, ...] = ()  # Those, too.
-    quotas: tuple[QuotaUse, ...] = ()  # Those that concern them; for administrators all.
+    sessions: tuple[Mapping[str, Any], ...] = ()  # Sessions that this user may see.
+    jobs: tuple[Job, ...] = ()  # Jobs that this user may see.
+    quotas: tuple[QuotaUse, ...] = ()  # Quotas that concern them; for administrators all.
     others: Others = Others()
     min_slots: int = 0  # The fewest slots of a job at any tier.
     warnings: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ class Node:
     refuses_sessions: bool = False  # And goes on with what is open.
     host_memory: HostMemory = HostMemory()
     ssd_directories: tuple[SsdDirectory, ...] = ()
-    ssd_users: tuple[UserSsdWrites, ...] = ()  # Those that this user may see.
+    ssd_users: tuple[UserSsdWrites, ...] = ()  # Users whom this user may see.
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -203,7 +203,7 @@ class Node:
 
 
 def rank_use(session: Mapping[str, Any]) -> RankUse:
-    """What a session of Node.sessions says of its rank. REQUIRES: it has "rank_use"."""
+    """The RankUse of a session of Node.sessions. REQUIRES: the session has "rank_use"."""
     use = session["rank_use"]
     return RankUse(
         rank=int(session.get("rank", 0)),

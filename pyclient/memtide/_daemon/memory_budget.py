@@ -1,6 +1,6 @@
 """The budget of a process and its private daemon together, and its division into pools.
 
-What a budget leaves beside the pools is the script's own: torch and the framework, activations,
+The rest of a budget, beside the pools, is the script's own: torch and the framework, activations,
 gradients before they are adopted, workspaces. memtide keeps activations only as far as there is
 room for them (_activations/budget.py).
 """
@@ -37,7 +37,7 @@ class MemoryBudget:
 
     device_bytes: int | None = None
     host_bytes: int | None = None
-    host_source: str = _HOST_FLAG  # What set `host_bytes`.
+    host_source: str = _HOST_FLAG  # The setting that `host_bytes` is from.
 
     def named(self) -> bool:
         """Whether there is any limit."""

@@ -27,7 +27,7 @@ _V2 = _Interface("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_fil
 
 @dataclass(frozen=True)
 class CgroupLimit:
-    """What a cgroup leaves to this process and to those that it starts."""
+    """The memory that a cgroup leaves to this process and to those that it starts."""
 
     path: str  # As it is mounted: "/sys/fs/cgroup/memory/job".
     limit_bytes: int
@@ -35,7 +35,7 @@ class CgroupLimit:
 
     @property
     def free_bytes(self) -> int:
-        """What is left of the limit."""
+        """The bytes that are left of the limit."""
         return max(0, self.limit_bytes - self.used_bytes)
 
 

@@ -45,7 +45,8 @@ class Pools:
     ssd_dir: Path | None = None
     # "auto", "none", "emulated", "emulated:2", "cuda", or GPUs as "cuda:1" or UUIDs with commas.
     device: str | None = None
-    # What the daemon and this process may use together: the daemon's balloon keeps to it.
+    # The memory that the daemon and this process may use together: the daemon's balloon keeps to
+    # it.
     memory_limit_bytes: int | None = None
 
     def named(self) -> bool:

@@ -20,8 +20,8 @@ from memtide._daemon import inspection
 
 _VARIABLE = "MEMTIDE_TRAINING"
 
-# What tells the trainings of one `memtide run` apart. Ranks that torchelastic starts anew are
-# another training, with another job unless that has a name.
+# Variables that tell the trainings of one `memtide run` apart. Ranks that torchelastic starts anew
+# are another training, with another job unless that has a name.
 _LAUNCHER_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
@@ -37,7 +37,7 @@ class Training:
     secret: str
     rank: int
     ranks: int
-    socket_dir: Path  # That of the daemon which they have in common.
+    socket_dir: Path  # The directory of the daemon which they have in common.
 
     @property
     def job_name(self) -> str:
@@ -76,7 +76,7 @@ def announced() -> Iterator[None]:
 
 
 def own_id() -> str:
-    """Tells the trainings of different runs apart, in what they leave. Those that torchelastic
+    """Tells the trainings of different runs apart, in what they leave. Trainings that torchelastic
     starts anew in one run have the same."""
     secret = os.environ.get(_VARIABLE, "")
     return hashlib.sha256(f"id\n{secret}".encode()).hexdigest()[:16] if secret else ""

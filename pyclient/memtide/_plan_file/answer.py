@@ -1,4 +1,4 @@
-"""What `memtide plan` answers."""
+"""The answer of `memtide plan`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Busy:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What was chosen, and what `memtide run --plan` applies."""
+    """The choice of a plan, which `memtide run --plan` applies."""
 
     chunk_bytes: int
     micro_batch: int

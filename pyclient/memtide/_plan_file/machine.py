@@ -13,20 +13,20 @@ class Device:
 
     name: str
     memory_bytes: float
-    # What chunks and activations may use of it. None: all but what CUDA and the allocator need.
-    # 0: there is no device, and the processor computes in host memory.
+    # Bytes of it that chunks and activations may use. None: all that CUDA and the allocator do not
+    # need. 0: there is no device, and the processor computes in host memory.
     pool_bytes: float | None = None
     # The peak of dense products of matrices, by type: "bfloat16", "float32", "tf32".
     flop_per_s: Mapping[str, float]
     memory_bytes_per_s: float
-    # What a well-written training loop reaches of the peaks above. A measured machine has 1.0 and
-    # what was measured in their place.
+    # The share of the peaks above that a well-written training loop reaches. A measured machine has
+    # 1.0, and measured rates in place of the peaks.
     reached_flop: float = 1.0
     reached_memory: float = 1.0
     # Its multiprocessors, each of which computes one tile of a product at a time. None: not known.
     multiprocessors: int | None = None
-    # What kernels of attention reach here that were written for the generation before, of what they
-    # reach there, both as shares of products of matrices.
+    # The speed here of attention kernels that were written for the generation before, divided by
+    # their speed there, both as shares of the speed of products of matrices.
     reached_by_older: float = 1.0
 
 
@@ -56,7 +56,7 @@ class Machine:
     # Between two devices, for collectives. None: through the host.
     between_devices_bytes_per_s: float | None = None
     host_memory_bytes: float
-    # What the processor reads and writes of host memory in an optimizer's step.
+    # Bytes of host memory that the processor reads and writes in a second of an optimizer's step.
     host_memory_bytes_per_s: float
     drive: Drive | None = None
     price: float | None = None  # In US dollars, for --buy. None: not listed.
@@ -65,8 +65,8 @@ class Machine:
     uncertainty: float = 0.1
 
     def exchange_bytes_per_s(self) -> float:
-        """What a device sends to others, and what it receives of them, while it does both: on the
-        links between devices, and through the host where there are none."""
+        """The rate at which a device sends to others, and receives from them, while it does both:
+        on the links between devices, and through the host where there are none."""
         if self.between_devices_bytes_per_s:
             return self.between_devices_bytes_per_s
         rates = [self.to_device_bytes_per_s, self.from_device_bytes_per_s]

@@ -1,5 +1,5 @@
-"""What a plan knows of a model: its blocks in the order of their forward passes, in numbers that do
-not depend on a machine, a batch or a length of sequence.
+"""A plan's model: its blocks in the order of their forward passes, in numbers that do not depend on
+a machine, a batch or a length of sequence.
 
 One model is described once, by a Hugging Face config.json, by a script's modules or by a trace.
 """
@@ -36,15 +36,15 @@ class Block:
     flop_per_token: float
     # Its products, one by one. Empty: not known, and they reach what large ones do.
     products: tuple[Product, ...] = ()
-    # What operations pass of memory beside products and what is saved, for a token: sums of
-    # adapters, and those that plain modules do one by one.
+    # Bytes of memory that operations pass for a token, beside products and saved tensors: sums of
+    # adapters, and operations that plain modules do one by one.
     beside_forward_bytes_per_token: float = 0.0
     beside_backward_bytes_per_token: float = 0.0
     # The same for products between activations (attention), for a token and each token that it
     # attends to. A causal model attends to half of the sequence.
     flop_per_token_pair: float = 0.0
-    # What autograd holds of a forward pass until its backward pass, for a token, in bytes: what the
-    # block was given, the results of fused attention, and the rest.
+    # Bytes that autograd holds of a forward pass until its backward pass, for a token: the block's
+    # input, the results of fused attention, and the rest.
     input_bytes_per_token: float
     attention_bytes_per_token: float = 0.0
     rest_bytes_per_token: float = 0.0

@@ -22,7 +22,7 @@ from memtide._plan_file.training import Training
 from memtide.errors import InvalidArgument
 
 _FORMAT = 1
-# What a file says of a model beside its fields.
+# The keys of a model in a file, beside its fields.
 _COUNTED = frozenset(("parameters", "trained_parameters"))
 _WORDS = ("keep", "move", "recompute")
 # With fewer chunks on a device, the daemon opens no session (_daemon/least_pools.py).
@@ -40,8 +40,8 @@ class Plan:
     choice: Choice
 
     def repeated_activations(self) -> tuple[str, ...]:
-        """What is chosen for each block that the model repeats, in the order of forward passes:
-        "keep", "move" or "recompute". All blocks, where the model repeats none."""
+        """The choice for each block that the model repeats, in the order of forward passes: "keep",
+        "move" or "recompute". All blocks, where the model repeats none."""
         repeated = [block.count > 1 for block in self.model.each_block()]
         choices = self.choice.activations
         if not any(repeated):
@@ -137,7 +137,7 @@ def _plan_of(question: Any, answered: Any, where: str) -> Plan:
 
 
 def _checked(choice: Choice | None, where: str) -> Choice:
-    """What a run divides by, and looks up."""
+    """Checks the values that a run divides by, and looks up."""
     if choice is None:
         raise InvalidArgument(f"{where}: 'choice' is missing")
     if not choice.chunk_bytes:

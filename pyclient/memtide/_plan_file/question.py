@@ -12,7 +12,7 @@ from memtide._plan_file.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a user asks. `batch` and `sequence` are None where they are to be searched: then those
+    """A user's question. `batch` and `sequence` are None where they are to be searched: then those
     of `training` are not used."""
 
     model: Model

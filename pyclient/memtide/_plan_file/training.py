@@ -32,7 +32,8 @@ class Training:
     compute_type: str = "bfloat16"
     # Where the optimizer computes: "host", "device", or None, which lets the plan choose.
     optimizer_on: str | None = None
-    # What every block's activations do: "keep", "move" or "recompute". None: the plan chooses.
+    # The choice for every block's activations: "keep", "move" or "recompute". None: the plan
+    # chooses.
     activations: str | None = None
 
     def tokens(self) -> int:

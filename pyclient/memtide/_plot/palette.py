@@ -22,7 +22,7 @@ PHASE_COLOURS = {"forward": "#eef4fb", "backward": "#fdf3e7", "step": "#edf7f0"}
 
 
 def label_of(kind: str) -> str:
-    """What the picture calls chunks of a kind."""
+    """The picture's name for chunks of a kind."""
     return "moved activations" if kind == "activation" else kind.replace("_", " ")
 
 

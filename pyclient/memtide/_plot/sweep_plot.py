@@ -16,7 +16,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What a sweep has found. `low` and `high` are the interval of each speed. Budgets with which
+    """The result of a sweep. `low` and `high` are the interval of each speed. Budgets with which
     nothing trains have a speed of None, as have their intervals."""
 
     title: str

@@ -24,18 +24,18 @@ from memtide.errors import FailedPrecondition
 
 @dataclass(frozen=True)
 class Offer:
-    """What one rank has, to go on from."""
+    """The state that one rank has, to go on from."""
 
     wanted: bool  # It resumes, rather than to begin anew.
     group: str = ""  # The training of all nodes that has committed it (StepManifest.group).
-    steps: tuple[int, ...] = ()  # Those of each optimizer; none: it has nothing.
+    steps: tuple[int, ...] = ()  # The steps of each optimizer; none: the rank has nothing.
     lost: str = ""  # Why nothing can go on from it.
     own_id: str = ""  # training.own_id() of this node.
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What ranks go on from."""
+    """The state that ranks go on from."""
 
     group: str
     source: int = -1  # The rank that sends; -1: all begin anew.

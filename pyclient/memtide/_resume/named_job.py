@@ -51,7 +51,8 @@ class NamedJob:
 
     @property
     def manifest(self) -> StepManifest | None:
-        """What this process would go on from by itself. FailedPrecondition: it cannot."""
+        """The manifest that this process would go on from by itself. FailedPrecondition: it
+        cannot."""
         manifest = self.committed if self.is_wanted else None
         if manifest is not None and manifest.lost:
             raise FailedPrecondition(f"job '{self.name}' cannot be resumed: {manifest.lost}")

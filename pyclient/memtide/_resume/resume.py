@@ -1,7 +1,7 @@
 """Resumes a named job. Each step is committed with a manifest, and a new process that has built the
 same model and optimizers takes parameters and states over from the last committed step.
 
-What is not in optimizers is not resumed: buffers of modules, schedules, the position in the data,
+State outside of optimizers is not resumed: buffers of modules, schedules, the position in the data,
 random numbers. A script calls `memtide.resumed_step()` and restores these itself.
 """
 

@@ -2,8 +2,8 @@
 
 Layers of one shape share the parameters of the first one: their gradients are summed, and there is
 one copy of parameters, gradients and optimizer states. When they are delinked, each goes on from
-there with parameters of its own. What that costs until then is the memory of one layer; the compute
-is that of all.
+there with parameters of its own. Until then the layers cost the memory of one, and the compute of
+all.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def delink(
 
     Call it between an optimizer's step and the next forward. The optimizer that has the shared
     parameters gets the new ones into the groups of these, with copies of their states, or, with
-    `moments="fresh"`, without. A DistributedDataParallel around the model has to be made anew. What
-    `fully_shard` has sharded stays so: all ranks call this after the same step, and each layer has
-    shards of its own, as if a call of its own had sharded it.
+    `moments="fresh"`, without. A DistributedDataParallel around the model has to be made anew.
+    Layers that `fully_shard` has sharded stay so: all ranks call this after the same step, and each
+    layer has shards of its own, as if a call of its own had sharded it.
     FailedPrecondition: the layers do not share their parameters, or FSDP has them in a way that
     does not let them part (sharded_layers.py).
     """

@@ -29,8 +29,8 @@ def find(path: str, trained: Collection[torch.Tensor]) -> nn.Module | None:
     """The module at `path`, if it has one of the `trained` parameters.
 
     It is what a variable of the calling functions leads to, or else the module of the models with
-    these parameters whose path is `path`, or ends in it. What stands first in `path` may be left
-    out, as the name of a variable that is not found. None: there is no such module.
+    these parameters whose path is `path`, or ends in it. The first name of `path` may be left out,
+    such as the name of a variable that is not found. None: there is no such module.
     InvalidArgument: there are several.
     """
     by_variable = list(_by_variables(path))
@@ -55,7 +55,7 @@ def find(path: str, trained: Collection[torch.Tensor]) -> nn.Module | None:
 
 
 def advice(trained: Collection[torch.Tensor]) -> str:
-    """What could be named in the models with these parameters, in a sentence."""
+    """The names that could be given in the models with these parameters, in a sentence."""
     listed = [
         f"{place or 'the model'} ({len(layers)} layers)"
         for place, module in _places(trained)

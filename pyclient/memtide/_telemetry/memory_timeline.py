@@ -11,7 +11,7 @@ from memtide._daemon.inspection import KINDS, TIERS
 
 @dataclass(frozen=True)
 class RankSample:
-    """What one of several ranks uses at a moment of this process."""
+    """The memory that one of several ranks uses at a moment of this process."""
 
     rank: int
     leased_bytes: int

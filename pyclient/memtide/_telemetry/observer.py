@@ -36,7 +36,7 @@ class Observer:
 
 
 class Passing(Observer):
-    """Passes all events on to the next observer. What derives from it adds to some."""
+    """Passes all events on to the next observer. Classes that derive from it add to some."""
 
     def __init__(self, next_observer: Observer) -> None:
         self._next = next_observer

@@ -126,7 +126,7 @@ def device_bytes(dl_device: tuple[int, int]) -> int:
 
 
 def allocator_stats(dl_device: tuple[int, int]) -> dict[str, Any]:
-    """What torch's allocator counts on a GPU. Empty: before the GPU is used, for a CPU, and where
+    """The counts of torch's allocator on a GPU. Empty: before the GPU is used, for a CPU, and where
     the allocator counts nothing."""
     gpu = gpu_module(type_name(dl_device))
     if gpu is None:

@@ -1,8 +1,8 @@
 """The progress line of `memtide run` on a terminal.
 
 It is rewritten in place, at most twice a second, and only where the cursor is at the beginning of a
-line. What the script writes through Python's sys.stdout and sys.stderr is seen (their `write` is
-replaced while there is a line to erase), so the line is erased before, and drawn again once the
+line. Text that the script writes through Python's sys.stdout and sys.stderr is seen (their `write`
+is replaced while there is a line to erase), so the line is erased before, and drawn again once the
 script has ended its own line. While a progress bar of the script's is on the terminal, which leaves
 its line open, memtide draws nothing. Writes past Python (by C libraries or child processes) are not
 seen: they may follow the line on the same row.
@@ -100,7 +100,7 @@ class Progress(Passing):
         self._recorder = recorder
         self._drawn_at = 0.0
         self._line = TerminalLine(sys.stderr, (sys.stdout, sys.stderr))
-        # What an iteration takes that waits for no chunk, by the first record after the first
+        # The seconds of an iteration that waits for no chunk, by the first record after the first
         # iteration, which makes states.
         self._unhindered_s: float | None = None
 

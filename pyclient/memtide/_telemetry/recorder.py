@@ -164,8 +164,8 @@ class Recorder(Observer):
         )
 
     def _start_tide(self) -> None:
-        # The first iterations are sampled, too, as the script may end before the one to draw. Those
-        # between are not: samples take time, which would distort the measured run.
+        # The first iterations are sampled, too, as the script may end before the one to draw.
+        # Iterations between are not: samples take time, which would distort the measured run.
         number, wanted = self.iterations + 1, self._tide_iteration
         if wanted is not None and (number == wanted or number <= min(wanted, _FIRST_SAMPLED)):
             self._sampled_tide = Tide(number)

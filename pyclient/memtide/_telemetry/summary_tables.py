@@ -128,7 +128,7 @@ def kinds_table(node: Node, shadow_bytes: Mapping[str, int] = MappingProxyType({
 
 
 def shared_line(node: Node) -> str:
-    """What sessions save by sharing contents; empty where none are shared."""
+    """The memory that sessions save by sharing contents; empty where none are shared."""
     total = functools.reduce(_sum, node.kinds.values(), Usage())
     if not total.shared_bytes:
         return ""
@@ -140,8 +140,8 @@ def shared_line(node: Node) -> str:
 
 
 def steps_line(in_parts: int, steps: int, device: str) -> str:
-    """What computed the steps of optimizers, and whether to torch's bits. `in_parts`: how many of
-    them were offloaded. `device`: where chunks are leased."""
+    """The code that computed the steps of optimizers, and whether to torch's bits. `in_parts`: how
+    many of them were offloaded. `device`: where chunks are leased."""
     if not in_parts:
         return "steps: torch's bits, whole, in the script's thread"
     if device == "cpu":

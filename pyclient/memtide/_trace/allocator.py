@@ -1,4 +1,4 @@
-"""What torch's allocator did in a few iterations (proto/memtide/v1/allocator.proto), as Python
+"""The record of torch's allocator in a few iterations (proto/memtide/v1/allocator.proto), as Python
 values.
 
 Operations are numbered from the first one of the record. A block lives from the operation that
@@ -25,7 +25,7 @@ class Block:
     uses: tuple[
         int, ...
     ] = ()  # The operations that had it as an argument; the first ones, if many.
-    kind: str | None = None  # That of its chunks, such as "parameter"; None: it is in none.
+    kind: str | None = None  # The kind of its chunks, such as "parameter"; None: it is in none.
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Block:
@@ -68,7 +68,7 @@ class AllocatorRecord:
     operations: tuple[Operation, ...] = ()
     iteration_ends: tuple[int, ...] = ()  # The number of the first operation after each.
     blocks: tuple[Block, ...] = ()  # In the order of their births.
-    # What the limits on a record left out.
+    # Blocks, bytes and uses that the limits on a record left out.
     blocks_left_out: int = 0
     bytes_left_out: int = 0
     uses_left_out: int = 0

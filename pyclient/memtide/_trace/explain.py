@@ -64,8 +64,9 @@ def chunks_of(trace: Trace, name: str) -> list[int]:
 
 
 def _modules_of(trace: Trace, number: int, chunk: Chunk | None) -> str:
-    """What a chunk has parameters or gradients of, by the passes that use it. Empty: nothing, or
-    it has others: a step does not say which parameters the states that it uses are of."""
+    """The modules whose parameters or gradients a chunk has, by the passes that use it. Empty:
+    none, or it has other tensors: a step does not say which parameters the states that it uses are
+    of."""
     phase = _PHASE_OF_USES.get(chunk.kind if chunk is not None else "")
     moments = (moment for moment in trace.moments if moment.phase == phase)
     accesses = {(number, operation) for operation in _ACCESSES}

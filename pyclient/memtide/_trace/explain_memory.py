@@ -1,4 +1,4 @@
-"""What torch's allocator did in the iterations of a record, in words."""
+"""The record of torch's allocator in a few iterations, in words."""
 
 from __future__ import annotations
 

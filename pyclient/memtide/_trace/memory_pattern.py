@@ -26,7 +26,7 @@ _LIVED = (
 
 @dataclass(frozen=True)
 class Alive:
-    """What is alive in one iteration, counted as from birth to death, both included."""
+    """The bytes alive in one iteration, counted from birth to death, both included."""
 
     peak_bytes: int
     peak: int  # The first operation in which most bytes are alive.
@@ -49,7 +49,7 @@ class Total:
 
 
 def alive(blocks: Iterable[Block], iteration: range) -> Alive:
-    """What of these blocks is alive in an iteration. REQUIRES: it has operations."""
+    """The bytes of these blocks that are alive in an iteration. REQUIRES: it has operations."""
     changes = [0] * (len(iteration) + 1)
     lives = []
     byte_operations: Counter[str | None] = Counter()
@@ -122,7 +122,8 @@ def repeated(before: Sequence[Block], untils: tuple[int, int], now: Sequence[Blo
     longer = max(len(first), len(second))
     if not longer:
         return 1.0
-    # What is alike at both ends needs no search, which takes long where births are much alike.
+    # Births that are alike at both ends need no search, which takes long where births are much
+    # alike.
     begin = _alike(first, second)
     first, second = first[begin:], second[begin:]
     end = _alike(first[::-1], second[::-1])

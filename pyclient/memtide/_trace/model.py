@@ -87,11 +87,12 @@ class Trace:
     iteration_ends: tuple[int, ...]
     transfers: tuple[Transfer, ...]
     stalls: tuple[Stall, ...]
-    # What one iteration saves for backward, and the plan that was made of it, as JSON of
-    # proto/memtide/v1/activations.proto; None: there is none.
+    # The profile of activations that one iteration saves, and the plan that was made of it, as JSON
+    # of proto/memtide/v1/activations.proto; None: there is none.
     activation_profile: Mapping[str, Any] | None = None
     activation_plan: Mapping[str, Any] | None = None
-    # What torch's allocator did, as JSON of proto/memtide/v1/allocator.proto; None: not recorded.
+    # The record of torch's allocator, as JSON of proto/memtide/v1/allocator.proto; None: not
+    # recorded.
     allocator: Mapping[str, Any] | None = None
 
     @property

@@ -19,7 +19,7 @@ _DL_CPU = 1
 
 
 class GpuModule(Protocol):
-    """What memtide calls in torch's module of a GPU's device type, such as torch.cuda."""
+    """Functions that memtide calls in torch's module of a GPU's device type, such as torch.cuda."""
 
     def empty_cache(self) -> None: ...
     def synchronize(self, device: Any = None) -> None: ...

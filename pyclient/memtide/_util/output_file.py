@@ -10,7 +10,7 @@ from memtide.errors import UsageError
 
 
 def check_writable(path: Path) -> None:
-    """UsageError: no file can be written at `path`. What is there already is not changed."""
+    """UsageError: no file can be written at `path`. A file that is there already is not changed."""
     if not path.absolute().parent.is_dir():
         raise UsageError(f"no directory to write '{path}' to")
     if path.is_dir():

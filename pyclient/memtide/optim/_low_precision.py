@@ -33,8 +33,8 @@ class LowPrecisionOptimizer(Optimizer):
     `weights` sets how bf16 and fp16 parameters are stepped:
 
     - "master": an fp32 copy, `state[p]["master"]`, is stepped, and the parameter is its rounded
-      copy. What a script writes to the parameter is overwritten by the next step, so weights must
-      be loaded before the first step;
+      copy. Values that a script writes to the parameter are overwritten by the next step, so
+      weights must be loaded before the first step;
     - "stochastic": the new parameter is rounded stochastically; bf16 only;
     - "nearest": the new parameter is rounded to nearest, and small updates are lost.
 

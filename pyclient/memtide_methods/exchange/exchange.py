@@ -64,7 +64,7 @@ class Exchange:
             )
         self.sent = Sent(name)
         # Whether steps exchange everything, as all-reduce does. Set it in all ranks before the same
-        # step. What was left for later stays until an exchange that is not exact.
+        # step. Values that were left for later stay until an exchange that is not exact.
         self.exact = False
         self._exact_steps = max(exact_steps, _LEAST_EXACT_STEPS)
         self._is_exact_step = True

@@ -32,7 +32,7 @@ class Threshold:
         if self._steps % self._renew_every == 0:
             self._threshold = size.topk(self._wanted).values[-1]
         self._steps += 1
-        # What is not a number is not below, so that all ranks get it.
+        # A NaN is not below the threshold, so that all ranks get it.
         indices = (~(size < self._threshold)).nonzero().view(-1)
         if len(indices) > self._room:
             indices = indices[size[indices].topk(self._room).indices]

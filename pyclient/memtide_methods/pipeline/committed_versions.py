@@ -1,4 +1,4 @@
-"""What a named job commits of a stage's versions, so that a later process goes on to the bit.
+"""The versions of a stage that a named job commits, so that a later process goes on to the bit.
 
 A batch's gradient is that at the version before the newest one. So a job that is resumed needs both
 of them, and a named job commits with a step what optimizers have (docs/decisions/0038). The older

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-# What a stage has received, and what it has computed.
+# Tensors that a stage has received, and tensors that it has computed.
 _INPUT, _FROM_NEXT = "input", "gradient of the output"
 _OUTPUT, _SENT_BACK, _OF_PARAMETERS = "output", "gradient of the input", "gradients"
 
@@ -18,8 +18,8 @@ class NotFinite:
     """Looks at what a stage receives and computes, and says once if it is infinite or NaN. Training
     goes on as without it. Used by the schedule's thread.
 
-    What is found out stays where the tensors are until the end of a batch, so that a GPU is waited
-    for once a batch.
+    The findings stay where the tensors are until the end of a batch, so that a GPU is waited for
+    once a batch.
     """
 
     def __init__(self, stage: PipelineStage) -> None:

@@ -18,7 +18,8 @@ from memtide_methods.pipeline.not_finite import NotFinite
 from memtide_methods.pipeline.thinned_messages import Largest, SentByStage, ThinnedMessages
 from memtide_methods.pipeline.two_versions import TwoVersions
 
-# What the model takes, and what the loss compares with. Each rank uses what its stage needs.
+# The model's inputs, and the target that the loss compares with. Each rank uses what its stage
+# needs.
 Batch = tuple[torch.Tensor | tuple[torch.Tensor, ...], torch.Tensor]
 
 
@@ -79,7 +80,7 @@ class Schedule2BW(Schedule1F1B):
         self._not_finite = NotFinite(stage)
         self._in_flight: deque[tuple[_Piece, torch.Tensor | None]] = deque()
         self._losses: list[torch.Tensor] = []  # The last stage has those of the present batch.
-        self._batches = 0  # That have been stepped.
+        self._batches = 0  # The number of batches that have been stepped.
 
     @property
     def weight_bytes(self) -> int:
@@ -88,7 +89,7 @@ class Schedule2BW(Schedule1F1B):
 
     @property
     def sent(self) -> SentByStage | None:
-        """What this stage has sent; None without `send`."""
+        """The bytes that this stage has sent; None without `send`."""
         return None if self._thinned is None else self._thinned.sent
 
     def run(self, batches: Iterable[Batch]) -> Iterator[torch.Tensor | None]:
@@ -96,7 +97,7 @@ class Schedule2BW(Schedule1F1B):
         loss, in others None.
 
         All ranks must get as many batches, and take all that this yields. Only then is the
-        pipeline empty. What the script does after a step, such as that of a schedule of learning
+        pipeline empty. The script's work after a step, such as a step of a schedule of learning
         rates, comes before the next step. In a named job that is resumed, the first batch has to be
         number `memtide.resumed_step()` of the training: then all goes on as if it had not ended.
 

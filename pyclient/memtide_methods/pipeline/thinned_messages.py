@@ -20,7 +20,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from memtide_methods.exchange.messages import Reader, SentBytes, packed
 
-# What int32 can count.
+# The number of indices that int32 can count.
 _MOST_SMALL_INDICES = 2**31
 
 
@@ -150,7 +150,7 @@ class ThinnedMessages:
             values = operation.tensor = values[places]
         count = _count(tensor, len(values), share)
         if count < len(values):
-            # What is not a number is larger than all others, so that the next stage gets it.
+            # A NaN counts as larger than all others, so that the next stage gets it.
             chosen = values.abs().topk(count, sorted=False).indices.to(_index_type(tensor))
             operation.tensor = packed([chosen, values[chosen]])
             places = chosen if places is None else places[chosen]

@@ -65,7 +65,7 @@ class TwoVersions(nn.Module):
         self._read = batch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the module, with the version for the present batch."""
+        """The module's forward, with the version for the present batch."""
         self._open()
         tensors: dict[str, torch.Tensor] = {**self._in_room(self._version_of(self._read))}
         if self._recompute:
@@ -84,7 +84,7 @@ class TwoVersions(nn.Module):
         return bound
 
     def gradients(self, batch: int) -> dict[str, torch.Tensor]:
-        """Those of the stage's parameters, by their names. REQUIRES: as `step`."""
+        """The gradients of the stage's parameters, by their names. REQUIRES: as `step`."""
         source = self._in_room(self._version_of(batch))
         return {name: its.grad for name, its in source.items() if its.grad is not None}
 
@@ -114,7 +114,7 @@ class TwoVersions(nn.Module):
             self._average(group)
         if self._older is not None and self._committing is not None:
             self._older.come_to(self.before + batch + 1, newest)
-            # What a process has leased for writing when it is killed is torn.
+            # Chunks that a process has leased for writing when it is killed are torn.
             self._committing.client.flush()
         optimizer.step()
         for handle in self._handles.values():

@@ -1,1 +1,1 @@
-"""What a user asks of a plan, in words with units: the machine, the training, what to search."""
+"""A user's question to a plan, in words with units: the machine, the training, what to search."""

@@ -242,7 +242,8 @@ def _ways(flags: argparse.Namespace) -> _Action:
 
 
 def _question(flags: argparse.Namespace, machine: Machine | None = None) -> Question:
-    """What the options ask. `machine`: one that stands for those that they do not name."""
+    """The question that the options ask. `machine`: one that stands for those that they do not
+    name."""
     from memtide._plan_file.question import Question
     from memtide._plan_file.training import States, Training
 

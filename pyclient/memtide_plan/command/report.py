@@ -1,4 +1,4 @@
-"""What `memtide plan` prints: an answer in lines, with a bar for each part of a step's time."""
+"""The output of `memtide plan`: an answer in lines, with a bar for each part of a step's time."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def sweep_lines(axis: Axis, points: Sequence[Point]) -> Iterator[str]:
 
 
 def curve(axis: Axis, points: Sequence[Point], title: str) -> Curve:
-    """What a picture of a sweep shows."""
+    """The curve that a picture of a sweep shows."""
     answers = [point.planned.answer for point in points]
     tokens = [point.planned.training.tokens() for point in points]
     return Curve(

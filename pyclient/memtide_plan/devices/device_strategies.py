@@ -1,4 +1,4 @@
-"""What a plan of devices says: each strategy of using them, beside a bound, and the choice."""
+"""A plan of devices: each strategy of using them, beside a bound, and the choice."""
 
 from __future__ import annotations
 

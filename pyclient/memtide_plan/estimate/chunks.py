@@ -12,8 +12,8 @@ from memtide._plan_file.training import States
 
 from memtide_plan.estimate.pools import Pools, shadow_bytes, states_bytes
 
-# What the host pool has for a step of the largest parameters in parts beside the script's leases
-# (_daemon/least_pools.py), and where all fits, for the last chunk of each arena.
+# The slots that the host pool has for a step of the largest parameters in parts beside the script's
+# leases (_daemon/least_pools.py), and where all fits, for the last chunk of each arena.
 LEAST_HOST_SLOTS = 12
 # Parts of a step can then begin beside the backward pass.
 _HOST_SLOTS = 24

@@ -1,5 +1,5 @@
-"""What the engine would say, from what it says of something near, and from what the search's own
-estimate says of both.
+"""The engine's answer to a question, from its answer to a near one, and from the search's own
+estimates of both.
 
 The engine's plays of three and of more micro-batches differ by what chance a drive's transfers have
 in one of them. Where each of many further micro-batches took as long as the difference says, this

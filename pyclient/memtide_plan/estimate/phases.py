@@ -1,4 +1,4 @@
-"""What the phases of a step take in systems that stream states by fixed rules.
+"""The time that the phases of a step take in systems that stream states by fixed rules.
 
 In each phase the device computes while links and drives, which read and write at once, move what
 it needs, so that the slowest of them decides. Collectives are kernels on the device's own
@@ -36,12 +36,12 @@ class Part:
     optimizer: float = 0.0
 
     def seconds(self) -> float:
-        """What the phase takes."""
+        """The phase's time."""
         device = self.compute + self.exchange
         return float(max(device, *vars(self).values()))
 
     def filling_s(self, groups: int) -> float:
-        """What the phase takes besides where its stages work on this number of groups, one after
+        """The phase's further time where its stages work on this number of groups, one after
         another: the slowest waits for the first group, and the others have the last one after it.
         """
         stages = (self.compute, self.drive_read, self.optimizer, self.drive_written)
@@ -91,7 +91,7 @@ class Phases:
         )
 
     def moved_bytes(self, machine: Machine) -> Moved:
-        """What passes the links and drives of the machine whose phases these are."""
+        """The bytes that pass the links and drives of the machine whose phases these are."""
         drive = machine.drive
         return Moved(
             to_device=self._total("to_device") * machine.to_device_bytes_per_s,
@@ -108,7 +108,7 @@ class Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What phases are made for."""
+    """The inputs from which phases are made."""
 
     model: Model
     training: Training
@@ -179,8 +179,8 @@ def _groups(setting: Setting) -> int | None:
 
 
 def moved_bytes(setting: Setting, moved: float) -> float:
-    """What leaves the device in one micro-batch: a share of what blocks save and, where inputs are
-    on the host, what the other ones were given."""
+    """The bytes that leave the device in one micro-batch: a share of the blocks' saved tensors and,
+    where inputs are on the host, the inputs of the other blocks."""
     saved = sum(work.block.count * work.saved_bytes() for work in setting.works)
     inputs = sum(work.block.count * work.input_bytes for work in setting.works)
     moves = setting.strategy.in_pieces or setting.strategy.moves_inputs
@@ -266,7 +266,7 @@ def _step(setting: Setting) -> Part:
 
 
 def _updated_bytes(setting: Setting) -> tuple[float, float]:
-    """What the update reads from and writes to drives for each trained parameter."""
+    """The bytes that the update reads from and writes to drives for each trained parameter."""
     strategy, states = setting.strategy, setting.training.states
     size = states.optimizer if strategy.optimizer == "drive" else 0.0
     size += states.weight if strategy.weights == "drive" else 0.0

@@ -91,7 +91,7 @@ class Planned:
         return limit_of(self.needs())
 
     def needs(self) -> tuple[Need, ...]:
-        """What it needs at least, and what there is."""
+        """The memory that it needs at least, and the memory that there is."""
         needs = (
             self._lowest(),
             Need("host memory", self.least_host_pool(), self.pools.host),
@@ -133,7 +133,7 @@ class Planned:
         return min(states, 2 * self.least_device() * self.machine.devices)
 
     def questions(self) -> list[dict[str, Any]]:
-        """What the planner is asked: one question, or three where a step waits for a drive."""
+        """The questions to the planner: one, or three where a step waits for a drive."""
         few = self._played()
         if few == self.accumulation:
             return [self._question()]
@@ -263,7 +263,8 @@ class Planned:
         return 0.0, size / slower
 
     def _links_s(self, moved: Moved) -> float:
-        """What a step takes at least, as links have chunks, activations and sums of gradients."""
+        """The least time of a step, by the chunks, activations and sums of gradients on its
+        links."""
         between, through_host = self._exchange()
         to_device, from_device, _ = link_seconds(moved, self.machine)
         return max(between, to_device + through_host, from_device + through_host)
@@ -313,7 +314,7 @@ class Planned:
 def trials_of(
     model: Model, training: Training, machine: Machine, strategy: SystemStrategy
 ) -> list[Planned]:
-    """What there is to choose from: at least one."""
+    """The plans to choose from: at least one."""
     rates = strategy.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
     chunk_bytes = chunk_bytes_for(model, training.states, pools)

@@ -1,4 +1,4 @@
-"""What a training needs of a machine's memory, and what it may have.
+"""The memory of a machine that a training needs, and the memory that it may have.
 
 Sizes are those of one device. A device has chunks, kept activations, and what one block's passes
 need besides; what CUDA and the allocator need is not the training's. Host memory has the script
@@ -31,7 +31,7 @@ class Pools:
 
     @classmethod
     def of(cls, machine: Machine) -> Pools:
-        """Those of a machine."""
+        """The pools of a machine."""
         return cls(
             device=device_pool(machine),
             host=max(0.0, machine.host_memory_bytes - host_reserve(machine)),
@@ -40,14 +40,14 @@ class Pools:
 
 
 def device_pool(machine: Machine) -> float:
-    """What chunks and activations may have of a device."""
+    """The memory of a device that chunks and activations may have."""
     if machine.device.pool_bytes is not None:
         return machine.device.pool_bytes
     return max(0.0, machine.device.memory_bytes - constant("device_reserve_bytes"))
 
 
 def host_reserve(machine: Machine) -> float:
-    """What the operating system and each device's process need of host memory."""
+    """The host memory that the operating system and each device's process need."""
     return constant("host_reserve_bytes") * (1 + machine.devices)
 
 
@@ -63,7 +63,8 @@ def shadow_bytes(model: Model, states: States) -> float:
 
 
 def transient_bytes(works: Sequence[Work]) -> float:
-    """What the passes of the widest block hold beside what is saved: gradients of activations."""
+    """The bytes that the passes of the widest block hold beside saved tensors: gradients of
+    activations."""
     return constant("transient_share") * max(work.saved_bytes() for work in works)
 
 

@@ -1,4 +1,4 @@
-"""What products of matrices take on a device.
+"""The time that products of matrices take on a device.
 
 A kernel computes a result in tiles, one on a multiprocessor at a time, so that the last ones take
 as long as if there were one for each. A product takes its operations by the reached peak, less
@@ -18,7 +18,7 @@ _TILES = ((128, 256), (256, 128), (128, 128))
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplier:
-    """What multiplies."""
+    """The rates and multiprocessors of a device that multiplies."""
 
     flop_per_s: float
     memory_bytes_per_s: float

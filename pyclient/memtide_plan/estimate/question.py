@@ -47,8 +47,8 @@ class Setting:
 
 
 def step_bytes(training: Training) -> float:
-    """What the optimizer passes of memory for each parameter: it reads all, and writes all but
-    the gradient."""
+    """The bytes of memory that the optimizer passes for each parameter: it reads all, and writes
+    all but the gradient."""
     states = training.states
     return 2 * states.weight + states.gradient + 2 * states.optimizer
 
@@ -104,7 +104,7 @@ def question(setting: Setting, rates: Rates) -> dict[str, Any]:
 
 
 def _host_room(setting: Setting) -> float:
-    """What the chunks of all devices and the activations of one may have of host memory: each
+    """The host memory that the chunks of all devices and the activations of one may have: each
     device moves as many."""
     host = setting.pools.host
     states = min(host, states_bytes(setting.model, setting.training.states))
@@ -141,8 +141,8 @@ def _link(bytes_per_s: float, latency_ns: int) -> dict[str, Any]:
 
 
 def activations_of(reply: dict[str, Any], works: Sequence[Work]) -> tuple[str, ...]:
-    """What each block's activations do, in the order of forward passes. Blocks that are not planned
-    keep theirs, or move them, as the plan says of all that is saved outside of blocks."""
+    """The choice for each block's activations, in the order of forward passes. Blocks that are not
+    planned keep theirs, or move them, as the plan says of all that is saved outside of blocks."""
     plan = reply.get("plan", {})
     planned = iter(plan.get("blocks", ()))
     others = _word(plan.get("others", "ACTIVATION_CHOICE_KEEP"))

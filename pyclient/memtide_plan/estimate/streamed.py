@@ -215,7 +215,7 @@ def _trials(
 
 
 def _activations(word: str | None) -> list[tuple[str, float]]:
-    """What may be done with activations, and the share that moves."""
+    """The possible choices for activations, each with the share that moves."""
     if word == "balance":
         return [("balance", i / _BALANCE_STEPS) for i in range(_BALANCE_STEPS + 1)]
     if word is None:

@@ -1,9 +1,9 @@
 """Answers of many machines, of which those in a row are much alike, as in a sweep.
 
-A few machines of a row are looked at. Those whose figures all lie between those of two others that
-choose the same micro-batch and place of the optimizer choose as they do; else the middle one is
-looked at, too. The engine plays those that were looked at. The ones between have the search's own
-estimate, corrected as theirs are.
+A few machines of a row are looked at. Machines whose figures all lie between those of two others
+that choose the same micro-batch and place of the optimizer choose as they do; else the middle one
+is looked at, too. The engine plays those that were looked at. The ones between have the search's
+own estimate, corrected as theirs are.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ class SystemStrategy:
     # Parameters that an update in the backward pass reads, updates and writes at a time. None: few.
     group: int | None = None
     # "balance": as many move as makes a step fastest, the others are computed again. None: they
-    # are kept where they fit, else computed again. What a training says goes first.
+    # are kept where they fit, else computed again. The training's own choice goes first.
     activations: str | None = None
     # A block's passes compute one sequence at a time, and what blocks hand on is on the host: the
     # device has one sequence's activations of one block.
     in_pieces: bool = False
-    moves_inputs: bool = False  # What blocks hand on is on the host; they compute whole batches.
+    moves_inputs: bool = False  # Blocks' results are on the host; blocks compute whole batches.
     # Whole forward passes over a block, each with its weights, before its backward pass. 0: one,
     # up to what the backward pass needs.
     forwards_again: int = 0
@@ -42,8 +42,9 @@ class SystemStrategy:
     kernels: str | None = None  # The constant of what its kernels reach of others' rate.
     # Chunks of states for which the host has no room are on devices.
     spills_to_device: bool = False
-    # What devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the optimizer's states
-    # from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered for each use.
+    # The states that devices divide among them, by ZeRO (Rajbhandari et al., SC 2020): the
+    # optimizer's states from stage 1 on, gradients from 2 on, and in 3 weights, which are gathered
+    # for each use.
     stage: int = 0
     # Bytes of a parameter's gradient that a backward pass writes to the drive, and the update reads
     # with the optimizer's states.
@@ -56,7 +57,7 @@ class SystemStrategy:
     cast_in_step: float = 0.0
 
     def rates(self, device: Device, compute_type: str) -> Rates:
-        """What it reaches on a device. InvalidArgument: no peak in this type is known."""
+        """The rates that it reaches on a device. InvalidArgument: no peak in this type is known."""
         return Rates.of(device, compute_type, attention=self.attention, kernels=self.kernels)
 
 

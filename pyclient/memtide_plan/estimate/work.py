@@ -1,4 +1,4 @@
-"""What a device computes for one block of a model and one micro-batch, in seconds and bytes.
+"""The work of a device for one block of a model and one micro-batch, in seconds and bytes.
 
 Attention's kernels reach a share of the peak of products of matrices (products.py). The other
 operations pass
@@ -34,7 +34,7 @@ class Work:
     recompute_s: float  # To compute again what its backward pass needs.
     attention_s: float  # The part of both that attention's kernels take.
     backward_s: float
-    input_bytes: float  # What autograd saves, by part.
+    input_bytes: float  # Bytes that autograd saves, by part.
     attention_bytes: float
     rest_bytes: float
 
@@ -49,7 +49,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What a device reaches."""
+    """The rates that a device reaches."""
 
     flop_per_s: float
     attention_flop_per_s: float
@@ -66,8 +66,8 @@ class Rates:
         attention: str = "attention.flash2",
         kernels: str | None = None,
     ) -> Rates:
-        """Those of a device; `attention`, `kernels`: the constants that say how much of the reached
-        peak a system's kernels of attention and its products reach.
+        """The rates of a device; `attention`, `kernels`: the constants that say how much of the
+        reached peak a system's kernels of attention and its products reach.
 
         InvalidArgument: its peak in this type is not known."""
         if compute_type not in device.flop_per_s:
@@ -88,7 +88,7 @@ class Rates:
         )
 
     def multiplier(self) -> Multiplier:
-        """What products of matrices take."""
+        """The rates that products of matrices reach."""
         return Multiplier(
             flop_per_s=self.flop_per_s,
             memory_bytes_per_s=self.memory_bytes_per_s,
@@ -147,7 +147,7 @@ def _work(
 
 
 def _products(block: Block, tokens: float, rates: Rates, training: Training) -> Passes:
-    """What a block's products of matrices take."""
+    """The time that a block's products of matrices take."""
     if block.products:
         size = element_bytes(training.compute_type)
         return passes(block.products, tokens, rates.multiplier(), size)

@@ -28,7 +28,7 @@ _EMULATED = "emulated device"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredDevice:
-    """What torch's device is. `kind` is its type in torch's notation."""
+    """Torch's device. `kind` is its type in torch's notation."""
 
     kind: str
     name: str

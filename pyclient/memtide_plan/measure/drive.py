@@ -28,7 +28,7 @@ _FEWEST_BLOCKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredDrive:
-    """What was measured of the drive that has a directory."""
+    """The measurements of the drive that has a directory."""
 
     read: Rate
     write: Rate

@@ -1,6 +1,6 @@
 """A model from its Hugging Face config.json. Torch is not imported.
 
-Parameters are exact. What a layer saves for its backward pass is what Options.kernels says; in a
+Parameters are exact. Options.kernels says which tensors a layer saves for its backward pass; in a
 mixture of experts all experts are parameters, and those that compute for a token count in its
 operations and bytes.
 """

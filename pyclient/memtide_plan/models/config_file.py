@@ -70,7 +70,7 @@ class ConfigFile:
         return list(self._values.get(name) or ())
 
     def task(self, default: str) -> str:
-        """What the model's class ends in, such as "ForCausalLM", of its "architectures"."""
+        """The end of the model's class name, such as "ForCausalLM", in its "architectures"."""
         classes = self.items("architectures")
         if not classes:
             return default

@@ -1,4 +1,4 @@
-"""What a source says of a model, and of how it is trained."""
+"""A source's description of a model, and of its training."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Described:
     batch: int | None = None
     sequence: int | None = None
     compute_type: str | None = None
-    notes: tuple[str, ...] = ()  # What was assumed or left out, a sentence each.
+    notes: tuple[str, ...] = ()  # Assumptions and omissions, a sentence each.
 
 
 def element_bytes(compute_type: str) -> int:

@@ -21,7 +21,7 @@ class Embedding:
     matrices: tuple[Matrix, ...] = ()  # Patches of an image, or a projection to the width.
     norm: Norm | None = None
     dropout: bool = False  # A mask of a byte for each element.
-    input_bytes_per_token: int = _TOKEN_BYTES  # Those of a token's number, or of a patch.
+    input_bytes_per_token: int = _TOKEN_BYTES  # Bytes of a token's number, or of a patch.
 
     def block(self, saving: Saving) -> Block:
         """It as a block."""
@@ -47,7 +47,7 @@ class Embedding:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What follows the last layer, and the loss."""
+    """The norm and matrices after the last layer, and the loss."""
 
     width: int
     norm: Norm | None = None  # Its input is the last layer's result.

@@ -1,10 +1,10 @@
 """One layer of a transformer: its matrices, and from them its parameters, operations and bytes.
 
-What autograd saves follows from the operations: a product of matrices saves its input for the
-gradient of its weight, a norm its input and its statistics, an activation function its input (ReLU
-its result), an elementwise product both factors, fused attention its three inputs, its result and a
-number for each head and token. What two operations save is one tensor. A matrix that is frozen does
-not save its input.
+The tensors that autograd saves follow from the operations: a product of matrices saves its input
+for the gradient of its weight, a norm its input and its statistics, an activation function its
+input (ReLU its result), an elementwise product both factors, fused attention its three inputs, its
+result and a number for each head and token. A tensor that two operations save counts once. A matrix
+that is frozen does not save its input.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from memtide._plan_file.model import Block, Product
 
 _STATISTIC_BYTES = 4  # Norms and attention have float32 statistics in every compute type.
 _INDEX_BYTES = 8
-# What an RMSNorm and a rotary embedding in float32 pass of memory for an element, beside twice what
-# they save: the first is seven operations of 36 bytes, of which ten bytes are saved, the second ten
-# of 48, of which two are.
+# Bytes of memory that an RMSNorm and a rotary embedding in float32 pass for an element, beside
+# twice those that they save: the first is seven operations of 36 bytes, of which ten bytes are
+# saved, the second ten of 48, of which two are.
 _PLAIN_NORM_BYTES, _PLAIN_ROTARY_BYTES = 16, 44
 
 
@@ -42,7 +42,7 @@ class Matrix:
         return 2 * self.active * self.inputs * self.outputs
 
     def product(self, *, trained: bool) -> Product:
-        """What it computes."""
+        """The products that it computes."""
         return Product(
             inputs=self.inputs,
             outputs=self.outputs,
@@ -52,7 +52,7 @@ class Matrix:
         )
 
     def adapter_products(self, rank: int) -> tuple[Product, Product]:
-        """What its adapter computes."""
+        """The products that its adapter computes."""
         narrow = replace(self.product(trained=True), outputs=rank)
         return narrow, replace(narrow, inputs=rank, outputs=self.outputs)
 
@@ -113,7 +113,7 @@ class Experts:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What decides which tensors of a layer autograd saves."""
+    """The settings that decide which tensors of a layer autograd saves."""
 
     element_bytes: int
     fused: bool  # As Options.kernels says.

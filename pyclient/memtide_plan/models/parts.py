@@ -62,7 +62,7 @@ def divided(config: ConfigFile, width: int, heads: int) -> int:
 def decoder_head(
     config: ConfigFile, width: int, norm: Norm, vocabulary: int, *, tied: bool = False
 ) -> Head:
-    """What follows a decoder's layers. `tied`: where the config.json does not say."""
+    """The head after a decoder's layers. `tied`: where the config.json does not say."""
     task = config.task("ForCausalLM")
     if task == "Model":
         return Head(width=width, norm=norm)

@@ -31,7 +31,7 @@ _PARTS = ("INPUT", "ATTENTION", "REST")
 
 @dataclass(frozen=True)
 class _Profiled:
-    """What the profile of activations says of a block."""
+    """A block in the profile of activations."""
 
     saved: tuple[int, int, int] = (0, 0, 0)  # Bytes of an iteration, as in _PARTS.
     recomputable: bool = False
@@ -65,7 +65,8 @@ def from_trace(path: Path, options: Options = DEFAULTS) -> Described:
         trained_share=min(1.0, iteration.gradient_bytes / iteration.parameter_bytes),
         with_times=options.computes_here,
     )
-    # What saves nothing may be computed again: the planner has no question without such a block.
+    # A block that saves nothing may be computed again: the planner has no question without such a
+    # block.
     unknown = _Profiled(recomputable=not profile)
     blocks = [
         _block(block, profiled.get(block.name, unknown), counted) for block in iteration.blocks

@@ -7,7 +7,8 @@ pass that recomputes activations is left out.
 
 A block is one that the trace's profile of activations names or, without a profile, one of three or
 more modules whose paths differ in their first number alone, such as layers.0, layers.1, layers.2.
-What no block has belongs to the embedding if it comes before the first block, and else to the head.
+A moment of no block belongs to the embedding if it comes before the first block, and else to the
+head.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EMBEDDING, HEAD = "embedding", "head"
 
 @dataclass
 class TracedBlock:
-    """What an iteration shows of one block."""
+    """One block, as an iteration shows it."""
 
     name: str
     forward_s: float = 0.0

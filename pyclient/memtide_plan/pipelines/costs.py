@@ -1,4 +1,4 @@
-"""What a stage costs in time and memory.
+"""The costs of a stage in time and memory.
 
 After Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training (ICML 2021), section 3.3 and
 its appendix, with these differences:
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
     weights: float  # All versions.
     gradients: float
     optimizer_states: float
-    activations: float  # Those of the micro-batches that wait for their backward.
+    activations: float  # Activations of the micro-batches that wait for their backward.
 
     def total(self) -> float:
         """Their sum."""
@@ -70,7 +70,7 @@ class Sums:
         self.gradients = _sums([layer.gradients() for layer in layers])
         self.states = _sums([layer.state_bytes for layer in layers])
         self.activations = _sums([layer.activation_bytes for layer in layers])
-        # What passes the cut before each layer; the model's own input and output pass none.
+        # Bytes that pass the cut before each layer; the model's own input and output pass none.
         self._bounds: dict[tuple[int, bool], tuple[float, float]] = {}
         self.crossing = [0.0, *(layer.output_bytes for layer in layers[:-1]), 0.0]
 

@@ -11,7 +11,7 @@ from memtide_plan.pipelines.costs import StageCosts
 
 @dataclass(frozen=True)
 class Limits:
-    """What no stage may exceed."""
+    """Limits that no stage may exceed."""
 
     load_s: float = math.inf
     memory_bytes: float = math.inf
@@ -107,7 +107,7 @@ def cut(costs: StageCosts, limits: Limits) -> Cut | None:
 
 def _ends(stage: _Stage, first_start: int, number: int) -> range:
     """Where a stage may end: each stage after it has a layer, and no more than its limits let all
-    of them have. That is by the compute alone, which all stages have alike."""
+    of them have. The time counts compute alone, which all stages have alike."""
     costs, depth = stage.costs, stage.costs.shape.depth
     count, after = costs.sums.count, depth - number - 1
     first, last = max(first_start, number) + 1, count - after

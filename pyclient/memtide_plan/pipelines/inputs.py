@@ -1,4 +1,4 @@
-"""What a plan is made for: the layers of a model, and the devices that there are."""
+"""The inputs of a plan: the layers of a model, and the devices that there are."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Layer:
     weight_bytes: float
     # None: each gradient takes as many bytes as its weight.
     gradient_bytes: float | None = None
-    # What the optimizer has beside the weights, masters of 16-bit weights included.
+    # The optimizer's bytes beside the weights, masters of 16-bit weights included.
     state_bytes: float
-    # What autograd holds of a sample from its forward pass to its backward pass.
+    # Bytes that autograd holds of a sample from its forward pass to its backward pass.
     activation_bytes: float
     output_bytes: float  # A sample's.
 
@@ -80,7 +80,7 @@ class Devices:
     """
 
     count: int
-    memory: str  # That of one device.
+    memory: str  # The memory of one device.
     per_server: int
     inside: str  # The link between two devices of a server.
     across: str  # The link between devices of two servers.

@@ -23,7 +23,7 @@ class Plan:
     # The first layer of each stage, and the number of layers.
     cuts: tuple[int, ...]
     seconds: float  # For a batch.
-    memory: tuple[Memory, ...]  # That of a device, by stage.
+    memory: tuple[Memory, ...]  # The memory of a device, by stage.
 
     def __str__(self) -> str:
         """The plan in one line."""
@@ -76,7 +76,7 @@ def plan(
 
 
 def parts(memory: Memory) -> str:
-    """What the bytes of a device are for."""
+    """The uses of the bytes of a device."""
     named = memory._asdict().items()
     return ", ".join(f"{name.replace('_', ' ')} {format_size(value)}" for name, value in named)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a schedule costs a stage, after Narayanan et al. (ICML 2021), section 3."""
+    """The costs of a schedule for a stage, after Narayanan et al. (ICML 2021), section 3."""
 
     name: str
     weight_versions: int

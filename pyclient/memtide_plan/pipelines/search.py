@@ -23,7 +23,7 @@ _TOLERANCE = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """What the caller has decided; None: the search does."""
+    """The caller's decisions; None: the search decides."""
 
     width: int | None = None
     depth: int | None = None

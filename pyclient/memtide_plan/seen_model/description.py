@@ -1,4 +1,4 @@
-"""What a script shows of its model, as JSON of memtide_plan.models.described.Described."""
+"""The model that a script shows, as JSON of memtide_plan.models.described.Described."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def describe(
     kwargs: dict[str, Any],
     unseen: str | None,
 ) -> dict[str, Any]:
-    """`module`: what the script calls, with these arguments, or whose forward pass is `unseen`, in
-    a few words why. What it stands in, if anything, is the model. Modules are changed for good."""
+    """`module`: the module that the script calls, with these arguments, or whose forward pass is
+    `unseen`, in a few words why. The module that contains it, if any, is the model. Modules are
+    changed for good."""
     trained = set(watch.trained())
     root = next((r for r in watch.roots() if any(m is module for m in r.modules())), module)
     moved = move_to_meta(root)

@@ -1,8 +1,9 @@
 """The script's writes go nowhere: `memtide plan train.py` must not touch what a run has written.
 
 Files that it opens to write are copies in a scratch folder, which it reads again; folders that it
-makes and files that it removes stay as they are. What still writes elsewhere, and programs that it
-starts, fail as if the file system were read-only. What a library writes from C++ is not seen.
+makes and files that it removes stay as they are. Code that still writes elsewhere, and programs
+that the script starts, fail as if the file system were read-only. Writes of a library from C++ are
+not seen.
 """
 
 from __future__ import annotations

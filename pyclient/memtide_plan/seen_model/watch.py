@@ -60,7 +60,7 @@ class Watch:
         self._attributes.replace(torch.optim.Optimizer, "__init__", self._making)
         self._attributes.replace(torch.amp.autocast_mode.autocast, "__init__", self._casting)
         self._attributes.replace(torch, "compile", _not_compiling)
-        # What it would write is no file that Python opens.
+        # The file that torch.save would write is not opened by Python.
         self._attributes.replace(torch, "save", lambda original: lambda *args, **kwargs: None)
         MetaParameters().__enter__()  # type: ignore[no-untyped-call]
 

@@ -19,7 +19,7 @@ _LOSS_ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """What a forward pass was given."""
+    """The input of a forward pass."""
 
     batch: int
     sequence: int  # 1: samples have no tokens that are seen.
@@ -47,8 +47,8 @@ def parameters_alone(name: str, parts: Sequence[Part]) -> Model:
 
 
 def model(name: str, parts: Sequence[Part], seen: ForwardPass, batch: Batch) -> Model:
-    """A model whose forward pass was seen. What the loss saves of an output that is not one number
-    counts as the head's: a softmax in float32."""
+    """A model whose forward pass was seen. The tensor that the loss saves of an output that is not
+    one number counts as the head's: a softmax in float32."""
     parts_seen = dict(seen.parts)
     outputs = [tensor for tensor in tensors_in(seen.output) if tensor.dim()]
     is_loss = any(not tensor.dim() for tensor in tensors_in(seen.output))

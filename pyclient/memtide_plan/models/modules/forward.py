@@ -25,10 +25,10 @@ _WITHOUT_WEIGHTS = ("bmm", "baddbmm")
 
 @dataclass
 class Seen:
-    """What a part computes and saves, for a whole batch."""
+    """The operations and saved bytes of a part, for a whole batch."""
 
     matrix_flop: float = 0.0
-    pair_flop: float = 0.0  # Those of products between activations.
+    pair_flop: float = 0.0  # Operations of products between activations.
     input_bytes: int = 0
     attention_bytes: int = 0
     rest_bytes: int = 0
@@ -171,7 +171,7 @@ def _hooks(recording: _Recording, part: Part, last: Part) -> tuple[Any, Any]:
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         del module
         recording.current = part
-        # What all blocks are given, such as a mask, has no gradient.
+        # An input of all blocks, such as a mask, has no gradient.
         tensors = [tensor for tensor in tensors_in((args, kwargs)) if tensor.requires_grad]
         recording.inputs = {recording.storage(tensor) for tensor in tensors}
         # Each block saves its own input, also where the block before it saved the same tensor.

@@ -24,7 +24,7 @@ class Part:
 
     name: str
     module: nn.Module | None
-    kind: Any = None  # What parts of one row have in common.
+    kind: Any = None  # A value that parts of one row have in common.
     parameters: int = 0
     trained: int = 0
     weight_bytes: int = 0  # All parameters together.

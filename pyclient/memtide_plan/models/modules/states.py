@@ -1,4 +1,4 @@
-"""What an optimizer of torch has for each parameter, by its class and its settings."""
+"""The states of a torch optimizer for each parameter, by its class and its settings."""
 
 from __future__ import annotations
 
