@@ -17,8 +17,8 @@ then those of tests/integration that use it. A test that takes ten times as long
 fails. Which tests judge a mutant in Python is said in tools/mutate_python.py.
 
 One line for each mutant says which test caught it, or that it survived. Mutants that
-tools/equivalent.txt explains do not count. Exits 0 if at least 95 of 100 others are caught, 1 if not, 2 if nothing
-could be tried.
+tools/equivalent.txt explains do not count. Exits 0 if at least 95 of 100 others are caught, 1 if
+not, 2 if nothing could be tried.
 
 Runs on Python's standard library alone.
 """
