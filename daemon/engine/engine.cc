@@ -17,27 +17,14 @@ void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effect
 
 void Engine::CheckInvariants() const { state_->CheckInvariants(); }
 
-EngineState::EngineState(const EngineOptions& options)
-    : options_(options),
-      sessions_(options.limits),
-      ledger_({options.device_capacities, options.host_capacity, options.ssd_capacity},
-              options.limits),
-      writes_(options.ssd_drives, options.user_ssd_per_day) {
-  MEMTIDE_CHECK(!options.device_capacities.empty() || !options.host_capacity.IsZero());
-  MEMTIDE_CHECK(options.device_capacities.size() <= kMostDevices);
-  MEMTIDE_CHECK(!options.device_kinds.empty());
-  // Chunks pass through host memory between SSD and the device.
-  MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
-  ledger_.SetQuotas(options.quotas);
-  writes_.SetQuotas(options.quotas);
-}
+EngineState::EngineState(const EngineOptions& options) : core_(options) {}
 
 void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
-  MEMTIDE_CHECK(now >= now_) << "time went back";
-  now_ = now;
-  effects_ = effects;
+  MEMTIDE_CHECK(now >= core_.now) << "time went back";
+  core_.now = now;
+  core_.effects = effects;
   const size_t before = effects->size();
-  ++counters_.events;
+  ++core_.counters.events;
   // The handler answers what it can at once, and lists the rest for Settle().
   std::visit([this](const auto& e) { On(e); }, event);
   Settle();
@@ -45,21 +32,8 @@ void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* e
   if (!drain_calls_.empty()) AnswerDrained();
   // The record has the state after all work of the event.
   EmitRecord(before);
-  effects_ = nullptr;
+  core_.effects = nullptr;
   if (std::holds_alternative<Tick>(event)) Audit();
-}
-
-void EngineState::Answer(CallId call, absl::Status status) {
-  Reply reply;
-  reply.call = call;
-  reply.status = std::move(status);
-  Emit(std::move(reply));
-}
-
-void EngineState::Refuse(CallId call, absl::Status status) {
-  counters_.calls_refused += !status.GetPayload(kCallAgain).has_value();
-  counters_.over_quota += IsByQuota(status);
-  Answer(call, std::move(status));
 }
 
 }  // namespace memtide

@@ -13,23 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/engine.h"
-#include "daemon/engine/job.h"
-#include "daemon/engine/shares/share_ledger.h"
-#include "daemon/engine/tables/chunk_table.h"
-#include "daemon/engine/tables/record_log.h"
-#include "daemon/engine/tables/session_table.h"
-#include "daemon/engine/tables/work_list.h"
-#include "daemon/engine/writes/ssd_writes.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/errors.h"
 #include "daemon/io/stripes.h"
 
 namespace memtide {
 
 // How long an offer waits for contents that other sessions are making, and for memory.
 inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
-
-// Time between two revokes of the same lease.
-inline constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
 
 class EngineState {
  public:
@@ -50,10 +41,6 @@ class EngineState {
   enum class Ending { kOrderly, kAbrupt };
   void EndSession(Session& session, const absl::Status& why, Ending ending);
   void ExpireCalls();
-  // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.
-  Session* CallingSession(CallId call, SessionId id);
-  // True: the request was answered before, and the call gets the same reply again.
-  bool AnswerAgain(const Session& session, CallId call, uint64_t request_id, size_t event_kind);
 
   // --- sessions/quarantine.cc ---
   void On(const ClientQuiet& event);
@@ -188,19 +175,6 @@ class EngineState {
   // --- chunks/chunks.cc ---
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
-  // The indices of the chunks, or an error: no chunk, too many, unknown to the session, named
-  // twice.
-  absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Session& session,
-                                                  const std::vector<ChunkId>& chunks,
-                                                  absl::optional<size_t> limit = absl::nullopt);
-  // The index of a chunk of this job; nullopt when there is none.
-  absl::optional<ChunkIndex> Find(const Job& job, ChunkId chunk) const;
-  // The same for a chunk that the session may use: of its job, and where ranks share contents,
-  // allocated by this session.
-  absl::optional<ChunkIndex> Find(const Session& session, ChunkId chunk) const;
-  // The error of fetches that wait for a chunk when it is freed.
-  absl::Status Freed(ChunkIndex index) const;
-  ChunkId IdOf(ChunkIndex index) const { return chunks_.IdOf(index); }
   ChunkInfo InfoOf(ChunkIndex index) const;
   // Fails the session's admitted fetches that name one of the chunks.
   void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
@@ -216,9 +190,6 @@ class EngineState {
   void On(const ReleaseCall& event);
   absl::Status CheckFetch(const Session& session, const FetchCall& event,
                           const std::vector<ChunkIndex>& indices) const;
-  absl::Status CheckDeadline(Duration deadline) const;
-  // The error of a read of a torn chunk.
-  absl::Status Lost(ChunkIndex index) const;
   void UnpinChunk(ChunkIndex index, size_t pin_index);
   // All chunks of the waiter are at its tier.
   void Proceed(Waiter& waiter);
@@ -232,8 +203,6 @@ class EngineState {
 
   // --- chunks/admission.cc ---
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
-  // How many of the chunks need a slot of their job there.
-  uint32_t CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
@@ -243,12 +212,6 @@ class EngineState {
   void Expedite(const Chunk& chunk);
   // The call waits until it is admitted or answered; leases in its way are revoked.
   void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
-  // Calls that watch the chunk are tried again when the event has been handled.
-  void PinsChanged(ChunkIndex index) {
-    Job& job = *chunks_[index].job;
-    if (!job.waiting.NoteChange(index)) return;
-    for (const Tier tier : kMemoryTiers) ScheduleRoomCheck(job, tier);
-  }
   void AdmitWaiting(Job& job, Tier tier);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
@@ -276,12 +239,6 @@ class EngineState {
   RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
 
   // --- ranks/contents.cc ---
-  Name OwnName(ChunkIndex index) const;
-  Name NameOf(const Job& job, ChunkId id, ChunkIndex index) const;
-  // Whether several ids name the entry.
-  bool IsShared(ChunkIndex index) const;
-  // The id by which the session knows the entry.
-  ChunkId IdFor(ChunkIndex index, SessionId session) const;
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
@@ -342,8 +299,6 @@ class EngineState {
 
   // --- ranks/kept_ranks.cc ---
   void TakePlaceOfRank(Job& job, Session& session);
-  uint32_t RankOf(const Job& job, SessionId owner) const;
-  std::vector<RankName> RankNames(ChunkIndex index) const;
   absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
   void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
   std::set<SessionId> AllRanks(const Job& job);
@@ -369,10 +324,6 @@ class EngineState {
   bool IsUnused(ChunkIndex index) const;
   bool MayBecomeCommon(ChunkIndex index) const;
   void BecomeCommon(ChunkIndex index, ChunkIndex reader);
-  // Whether the session that writes the chunk has to get a copy first.
-  bool MustCopyToWrite(ChunkIndex index) const {
-    return IsShared(index) || chunks_[index].common != nullptr;
-  }
   bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
   absl::StatusOr<std::vector<Slot>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
   void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
@@ -417,7 +368,6 @@ class EngineState {
   // --- common/repeated_offers.cc ---
   // A chunk, and no shadow chunk, whose offers the engine repeats.
   static bool IsRepeated(const Chunk& chunk) { return chunk.repeats_offer && !chunk.is_shadow; }
-  static bool IsOwn(CallId call);
   CallId OwnCall();
   void RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices);
   void OfferLater(Session& session, ChunkIndex index);
@@ -456,11 +406,6 @@ class EngineState {
   // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  void ScheduleChunk(ChunkIndex index) { work_.AddChunk(index); }
-  // MakeRoom() will examine the tier's slot queue and the calls that wait to be admitted.
-  void ScheduleRoomCheck(Job& job, Tier tier) {
-    if (job.share(tier).exists() && tier != Tier::kSsd) work_.AddRoomCheck(job.listed_work, tier);
-  }
   void Settle();
   void Advance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
@@ -492,10 +437,6 @@ class EngineState {
   void ReportWait(ChunkIndex index);
   // Whether evictions of the job have waited for a budget since then.
   bool WaitedForBudget(const Job& job, Instant since) const;
-  // The reply to a call that the client is to make again at once.
-  static absl::Status CallAgain(const std::string& why);
-  // That to a call that has waited for long, and has to wait on.
-  static absl::Status AwaitsBudget(const std::string& what);
 
   // --- chunks/movement.cc, continued ---
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
@@ -590,9 +531,6 @@ class EngineState {
   void AnswerDrained();
 
   // --- records/record.cc ---
-  // Adds the chunk or job to the record of this event, if the job outlives the daemon.
-  void MarkDirty(ChunkIndex index);
-  void MarkDirty(const Job& job);
   // Inserts the record before the other effects of the event, which start at `before`.
   void EmitRecord(size_t before);
   bool IsRecorded(ChunkIndex index) const;
@@ -640,23 +578,9 @@ class EngineState {
   // Checks the next piece of what CheckInvariants() checks.
   void Audit();
 
-  // --- Effects ---
-  template <typename T>
-  void Emit(T effect) {
-    effects_->emplace_back(std::move(effect));
-  }
-  void Answer(CallId call, absl::Status status = absl::OkStatus());
-  // Answers with an error and counts it in calls_refused.
-  void Refuse(CallId call, absl::Status status);
+  Core core_;
 
-  const EngineOptions options_;
-
-  Instant now_;
-  std::vector<Effect>* effects_ = nullptr;
-  Counters counters_;
-  bool draining_ = false;
-  bool refuses_sessions_ = false;  // And goes on otherwise.
-  uint64_t quotas_number_ = 0;     // SetQuotasCall::number of those that hold.
+  uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
 
   // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there
   // is no such content, the next one.
@@ -673,24 +597,8 @@ class EngineState {
   bool machine_short_ = false;  // Some balloon is not empty.
   std::vector<CallId> drain_calls_;
 
-  // In the order of ownership: what is declared later has tokens of what is declared before, such
-  // as the slots of the chunks, which point into the pools of the jobs.
-  SessionTable sessions_;
-  ShareLedger ledger_;
-  SsdWrites writes_;
   std::map<uint32_t, Stripes> stripes_;         // By store, where there are several drives.
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
-  ManifestBytes manifest_bytes_;                // What the jobs' manifests take.
-  std::map<JobId, std::unique_ptr<Job>> jobs_;
-  std::map<std::pair<uint32_t, Bytes>, CommonContents> commons_;  // By uid and chunk size.
-  ChunkTable chunks_;
-  std::map<CallId, std::unique_ptr<Waiter>> waiters_;
-  std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
-  std::set<std::pair<Instant, CallId>> deadlines_;  // Those of waiters_ and evicts_.
-  std::map<StepId, RunningStep> steps_;
-  std::map<TransferId, ChunkIndex> transfers_;  // The chunk of each transfer.
-  // The job of each segment. Regions and stores share one sequence of numbers.
-  std::map<uint32_t, Job*> segments_;
 
   struct WaitingOpen {
     OpenCall call;
@@ -713,17 +621,14 @@ class EngineState {
 
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.
 
-  RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
-  WorkList work_;             // Empty between two events.
   // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 
-  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1, next_own_call_ = 0;
-  uint64_t rankings_ = 0, insertions_ = 0;
-  uint32_t next_segment_ = 1;
+  uint64_t next_transfer_ = 1, next_step_ = 1, next_own_call_ = 0;
+  uint64_t rankings_ = 0;
 
   // How far the present audit is: chunks below this index, then jobs up to this one.
   uint32_t audited_chunks_ = 0;

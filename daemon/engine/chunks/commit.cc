@@ -26,7 +26,7 @@ size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
 
 absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
                                       const CommitCall& event) const {
-  const Limits& limits = options_.limits;
+  const Limits& limits = core_.options.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
   if (event.step != last + 1) {
@@ -60,10 +60,10 @@ absl::Status EngineState::CheckManifests(const Session& session, Bytes size) con
         FormatBytes(limit),
         ". Use fewer jobs with a name, or a shorter time to live, or end jobs that linger"));
   };
-  const Limits& limits = options_.limits;
-  MEMTIDE_RETURN_IF_ERROR(check(manifest_bytes_.Of(job.uid), limits.manifest_bytes_per_uid,
+  const Limits& limits = core_.options.limits;
+  MEMTIDE_RETURN_IF_ERROR(check(core_.manifest_bytes.Of(job.uid), limits.manifest_bytes_per_uid,
                                 absl::StrCat("the jobs of uid ", job.uid)));
-  return check(manifest_bytes_.all(), limits.manifest_bytes_per_node, "all jobs of the node");
+  return check(core_.manifest_bytes.all(), limits.manifest_bytes_per_node, "all jobs of the node");
 }
 
 // Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:
@@ -77,13 +77,14 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Sess
   if (!event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;
     all.insert(all.end(), event.shadows.begin(), event.shadows.end());
-    MEMTIDE_ASSIGN_OR_RETURN(indices, Resolve(session, all, 2 * options_.limits.chunks_per_call));
+    MEMTIDE_ASSIGN_OR_RETURN(
+        indices, core_.ids.Resolve(session, all, 2 * core_.options.limits.chunks_per_call));
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
-    Chunk& chunk = chunks_[indices[i]];
+    Chunk& chunk = core_.chunks[indices[i]];
     if (chunk.transient) {
       status = absl::InvalidArgumentError(absl::StrCat(
-          "chunk ", IdOf(indices[i]).value(),
+          "chunk ", core_.IdOf(indices[i]).value(),
           " is of kind ACTIVATION: it ends with the job's last session, and is no part "
           "of what a step commits"));
       continue;
@@ -92,12 +93,12 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Sess
     // copies that the chunk has now.
     bool pinned = together ? chunk.FindPin(session.id) != nullptr : chunk.pinned();
     // A pair with a common content exchanges what its ids name, which calls that wait know already.
-    const bool exchanges =
-        MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[Other(indices, i)]);
+    const bool exchanges = core_.ids.MustCopyToWrite(indices[i]) ||
+                           core_.ids.MustCopyToWrite(indices[Other(indices, i)]);
     pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);
     if (!pinned && chunk.evicts.empty()) continue;
     status = absl::AbortedError(absl::StrCat(
-        "chunk ", IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
+        "chunk ", core_.IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));
   }
   if (!status.ok()) return status;
@@ -105,7 +106,7 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Sess
 }
 
 void EngineState::On(const CommitCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   // Ranks that share nothing commit each for itself.
@@ -124,7 +125,7 @@ void EngineState::On(const CommitCall& event) {
     indices = ResolveCommitted(*session, event, together);
     status = indices.status();
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   RefuseCommit(job, session->id, absl::AbortedError("the session has called again"));
   if (together || in_group) {
     CommitCall call = event;
@@ -143,7 +144,7 @@ void EngineState::CarryOut(Session& session, const CommitCall& event,
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
-    const bool is_common = MustCopyToWrite(chunk) || MustCopyToWrite(shadow);
+    const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
     if (is_common && !TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
       ExchangeNames(job, event, i, chunk, shadow);
       continue;
@@ -167,25 +168,25 @@ void EngineState::CarryOut(Session& session, const CommitCall& event,
 }
 
 void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
-  chunks_[index].counterpart = shadow;
-  chunks_[shadow].counterpart = index;
-  chunks_[shadow].is_shadow = true;
+  core_.chunks[index].counterpart = shadow;
+  core_.chunks[shadow].counterpart = index;
+  core_.chunks[shadow].is_shadow = true;
 }
 
 // Ends the pair. The predicted next use of the counterpart's content depended on it.
 void EngineState::UnlinkShadow(ChunkIndex index) {
-  const ChunkIndex counterpart = std::exchange(chunks_[index].counterpart, kNoChunk);
-  chunks_[index].is_shadow = false;
+  const ChunkIndex counterpart = std::exchange(core_.chunks[index].counterpart, kNoChunk);
+  core_.chunks[index].is_shadow = false;
   if (counterpart == kNoChunk) return;
-  chunks_[counterpart].counterpart = kNoChunk;
-  chunks_[counterpart].is_shadow = false;
+  core_.chunks[counterpart].counterpart = kNoChunk;
+  core_.chunks[counterpart].is_shadow = false;
   Rank(counterpart);
 }
 
 // Cancels the movements that are pending for the present content, which goes to another chunk or
 // nowhere.
 void EngineState::ForgetWishes(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   StopPrefetch(chunk);
   CancelEviction(chunk);
   for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
@@ -196,8 +197,8 @@ void EngineState::ForgetWishes(ChunkIndex index) {
 }
 
 void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
-  Chunk& a = chunks_[index_a];
-  Chunk& b = chunks_[index_b];
+  Chunk& a = core_.chunks[index_a];
+  Chunk& b = core_.chunks[index_b];
   MEMTIDE_CHECK(!a.pinned() && !b.pinned());
   ForgetWishes(index_a);
   ForgetWishes(index_b);
@@ -218,12 +219,12 @@ void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   a.made = b_is_made ? fresh : Version();
   b.made = a_is_made ? fresh : Version();
   for (const ChunkIndex index : {index_a, index_b}) {
-    const std::unique_ptr<Flight>& flight = chunks_[index].copies.flight;
+    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies.flight;
     // The transfer belongs to its slots, which the other chunk has now.
-    if (flight != nullptr) transfers_[flight->transfer] = index;
-    MarkDirty(index);
+    if (flight != nullptr) core_.transfers[flight->transfer] = index;
+    core_.MarkDirty(index);
     Rank(index);
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
 }
 

@@ -18,23 +18,23 @@
 namespace memtide {
 
 CommonContents& EngineState::CommonsOf(const Session& session) {
-  return commons_.try_emplace({session.uid, session.job->chunk_size}).first->second;
+  return core_.commons.try_emplace({session.uid, session.job->chunk_size}).first->second;
 }
 
 absl::Status EngineState::MakeHiddenJob(const Session& session, CommonContents& contents) {
   auto job = std::make_unique<Job>();
-  job->id = JobId(next_job_);
+  job->id = JobId(core_.next_job);
   job->uid = session.uid;
   job->groups = session.groups;
-  job->made_at = now_;
+  job->made_at = core_.now;
   job->chunk_size = session.job->chunk_size;
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.LendForContents(job->id, job->owner(), job->chunk_size));
+                           core_.ledger.LendForContents(job->id, job->owner(), job->chunk_size));
   TakeShares(*job, std::move(shares));
-  ++next_job_;
+  ++core_.next_job;
   job->contents = &contents;
   contents.job = job.get();
-  jobs_.emplace(job->id, std::move(job));
+  core_.jobs.emplace(job->id, std::move(job));
   return absl::OkStatus();
 }
 
@@ -44,7 +44,7 @@ void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
   if (!contents.empty()) return;
   const bool is_awaited = std::any_of(offers_.begin(), offers_.end(), [&](const auto& offer) {
     return !offer->duplicate.has_value() &&
-           &CommonsOf(*sessions_.Find(offer->session)) == &contents;
+           &CommonsOf(*core_.sessions.Find(offer->session)) == &contents;
   });
   if (is_awaited) return;
   if (Job* const job = std::exchange(contents.job, nullptr)) {
@@ -53,9 +53,9 @@ void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
     EndJob(*job);
   }
   if (!contents.is_unused()) return;
-  const auto unused = std::find_if(commons_.begin(), commons_.end(),
+  const auto unused = std::find_if(core_.commons.begin(), core_.commons.end(),
                                    [&](const auto& entry) { return &entry.second == &contents; });
-  commons_.erase(unused);
+  core_.commons.erase(unused);
 }
 
 // The session gets all regions in which a chunk of it may be from now on.
@@ -63,7 +63,7 @@ void EngineState::LendRegions(const Session& session, CommonContents& contents) 
   if (!contents.lent_to.insert(session.id).second) return;
   contents.job->shares->set_fair_shares(contents.lent_to.size());
   for (const uint32_t segment : contents.job->share(Tier::kHost).segments()) {
-    Emit(SendRegion{session.id, RegionId(segment)});
+    core_.Emit(SendRegion{session.id, RegionId(segment)});
   }
 }
 
@@ -88,9 +88,9 @@ CommonContent* EngineState::MakeContent(const Session& session, CommonContents& 
 
 // A new entry of the job for the content, which its own id names.
 ChunkIndex EngineState::AddReader(Job& job, ChunkIndex like, CommonContent& content) {
-  const ChunkIndex index = chunks_.Claim(&job);
-  Chunk& chunk = chunks_[index];
-  chunk.kind = chunks_[like].kind;
+  const ChunkIndex index = core_.chunks.Claim(&job);
+  Chunk& chunk = core_.chunks[index];
+  chunk.kind = core_.chunks[like].kind;
   chunk.home = Tier::kHost;
   chunk.common = &content;
   chunk.of_readers = content.readers.Take();
@@ -104,7 +104,7 @@ ChunkIndex EngineState::AddReader(Job& job, ChunkIndex like, CommonContent& cont
 // The same, and no id names it.
 ChunkIndex EngineState::MakeReader(Job& job, ChunkIndex like, CommonContent& content) {
   const ChunkIndex index = AddReader(job, like, content);
-  job.names.AddUnnamed(index, IdOf(index));
+  job.names.AddUnnamed(index, core_.IdOf(index));
   return index;
 }
 
@@ -114,20 +114,20 @@ void EngineState::LeaveContent(CommonContent& content) {
   CommonContents& contents = *content.of;
   Job& job = *contents.job;
   contents.Remove(content);
-  if (&contents == &job.duplicated) return ScheduleRoomCheck(job, Tier::kHost);
+  if (&contents == &job.duplicated) return core_.ScheduleRoomCheck(job, Tier::kHost);
   offers_due_ = true;  // One of them may wait for the content, or for its slot.
   MaybeEndHiddenJob(contents);
 }
 
 bool EngineState::IsUnused(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   return !chunk.pinned() && chunk.evicts.empty() &&
          chunk.job->waiting.NextNaming(index, 0) == nullptr;
 }
 
 // Whether what the chunk holds can be exchanged now.
 bool EngineState::MayBecomeCommon(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   return chunk.common == nullptr && IsUnused(index) &&
          (chunk.counterpart == kNoChunk || IsRepeated(chunk));
 }
@@ -135,10 +135,10 @@ bool EngineState::MayBecomeCommon(ChunkIndex index) const {
 // The chunk holds the content from now on, and the reader what the chunk has held.
 // REQUIRES: MayBecomeCommon(index); the reader is not pinned.
 void EngineState::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
-  std::swap(chunks_[index].home, chunks_[reader].home);
-  std::swap(chunks_[index].common, chunks_[reader].common);
-  std::swap(chunks_[index].of_readers, chunks_[reader].of_readers);
-  std::swap(chunks_[index].of_common, chunks_[reader].of_common);
+  std::swap(core_.chunks[index].home, core_.chunks[reader].home);
+  std::swap(core_.chunks[index].common, core_.chunks[reader].common);
+  std::swap(core_.chunks[index].of_readers, core_.chunks[reader].of_readers);
+  std::swap(core_.chunks[index].of_common, core_.chunks[reader].of_common);
   SwapContents(index, reader);
 }
 
@@ -146,9 +146,10 @@ void EngineState::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
 // gets that, and the shadow chunk the common content, or nothing if the old content ends.
 // False: the job has no slot for a home of the shadow chunk, and nothing is changed.
 bool EngineState::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old) {
-  const Chunk& old = chunks_[chunk];
-  const bool is_own = chunks_[shadow].common == nullptr && !IsShared(shadow);
-  if (old.common == nullptr || IsShared(chunk) || !is_own || !old.repeats_offer) return false;
+  const Chunk& old = core_.chunks[chunk];
+  const bool is_own = core_.chunks[shadow].common == nullptr && !core_.ids.IsShared(shadow);
+  if (old.common == nullptr || core_.ids.IsShared(chunk) || !is_own || !old.repeats_offer)
+    return false;
   absl::StatusOr<Slot> slot = Slot();
   if (!keep_old) {
     slot = TakeHomeSlot(job, chunk);
@@ -168,11 +169,12 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeHomes(Job& job,
                                                          const std::vector<ChunkIndex>& indices) {
   std::vector<Slot> homes(indices.size());
   for (size_t i = 0; i < indices.size(); ++i) {
-    const Chunk& chunk = chunks_[indices[i]];
+    const Chunk& chunk = core_.chunks[indices[i]];
     if (chunk.common == nullptr) continue;
     const Flight* const flight = chunk.copies.flight.get();
     if (flight != nullptr && flight->kind == StartTransfer::Kind::kCompareDeviceWithHost) {
-      return CallAgain(absl::StrCat("chunk ", IdOf(indices[i]).value(), " is being compared"));
+      return CallAgain(
+          absl::StrCat("chunk ", core_.IdOf(indices[i]).value(), " is being compared"));
     }
     MEMTIDE_ASSIGN_OR_RETURN(homes[i], TakeHomeSlot(job, indices[i]));
   }
@@ -181,7 +183,7 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeHomes(Job& job,
 
 // The chunk has a content of its own from now on, in `valid`, and a home in the slot.
 void EngineState::LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   chunk.slot(job.home) = std::move(slot);
   chunk.home = job.home;
   chunk.copies.valid = valid;
@@ -189,7 +191,7 @@ void EngineState::LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet val
   CommonContent& content = *std::exchange(chunk.common, nullptr);
   chunk.of_common.End();
   chunk.of_readers.End();
-  MarkDirty(index);
+  core_.MarkDirty(index);
   Rank(index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
   LeaveContent(content);
@@ -202,10 +204,11 @@ void EngineState::ExchangeNames(Job& job, const CommitCall& event, size_t nth, C
   UnlinkShadow(chunk);
   UnlinkShadow(shadow);
   for (const ChunkId id : {event.chunks[nth], event.shadows[nth]}) {
-    WithdrawOffer(*sessions_.Find(event.session), id);
+    WithdrawOffer(*core_.sessions.Find(event.session), id);
   }
-  job.names.Exchange(NameOf(job, event.chunks[nth], chunk), chunk, OwnName(chunk),
-                     NameOf(job, event.shadows[nth], shadow), shadow, OwnName(shadow));
+  job.names.Exchange(core_.ids.NameOf(job, event.chunks[nth], chunk), chunk,
+                     core_.ids.OwnName(chunk), core_.ids.NameOf(job, event.shadows[nth], shadow),
+                     shadow, core_.ids.OwnName(shadow));
 }
 
 }  // namespace memtide

@@ -34,11 +34,11 @@ absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& ev
     return absl::FailedPreconditionError(
         "contents are shared in host memory, and the job has no share of it");
   }
-  if (draining_) {
+  if (core_.draining) {
     return absl::UnavailableError("the memtide daemon is draining and shares no more contents");
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
-  const size_t chunks = std::min<size_t>(event.chunks.size(), options_.limits.chunks_per_call);
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
+  const size_t chunks = std::min<size_t>(event.chunks.size(), core_.options.limits.chunks_per_call);
   return CheckWaiting(session, chunks + 2 * MostInPart(job));
 }
 
@@ -47,29 +47,29 @@ uint32_t EngineState::MostInPart(const Job& job) const {
 }
 
 void EngineState::On(const OfferCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   absl::Status status = CheckOffer(*session, event);
-  const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (status.ok()) status = indices.status();
   if (event.repeats && session->job != nullptr && session->job->shares_contents()) {
     status = absl::FailedPreconditionError("ranks of one job share what they write by themselves");
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   if (event.repeats) {
     RepeatOffer(*session, *indices);
     Reply reply;
     reply.call = event.call;
     reply.value = OfferReply();
-    return Emit(std::move(reply));
+    return core_.Emit(std::move(reply));
   }
   auto offer = std::make_shared<Offer>();
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = now_ + kOfferPatience;
+  offer->patience = core_.now + kOfferPatience;
   for (uint32_t i = 0; i < event.chunks.size(); ++i) {
-    const Chunk& chunk = chunks_[(*indices)[i]];
+    const Chunk& chunk = core_.chunks[(*indices)[i]];
     if (chunk.common != nullptr) {
       offer->reply.shared.push_back(i);
       continue;
@@ -97,9 +97,10 @@ bool EngineState::IsOfferable(const Chunk& chunk) {
 void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
   offer->of_session.End();
   if (offer->duplicate.has_value()) return StartDuplicating(offer);
-  Session& session = *sessions_.Find(offer->session);
+  Session& session = *core_.sessions.Find(offer->session);
   if (StartHashing(session, offer) || StartSharing(session, offer)) return;
-  if (offer->open.empty() || now_ >= offer->patience || draining_) return AnswerOffer(*offer);
+  if (offer->open.empty() || core_.now >= offer->patience || core_.draining)
+    return AnswerOffer(*offer);
   offer->of_session = session.waiting_calls.Take();
   offers_.push_back(offer);
 }
@@ -110,13 +111,13 @@ bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& o
   std::vector<ChunkIndex> chunks;
   std::vector<Offer::Item> later;
   for (Offer::Item& item : offer->open) {
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
     if (!index.has_value()) continue;  // It was freed.
-    if (chunks_[*index].Writer().has_value()) {
+    if (core_.chunks[*index].Writer().has_value()) {
       offer->reply.leased.push_back(item.number);
       continue;
     }
-    item.version = chunks_[*index].version;
+    item.version = core_.chunks[*index].version;
     const auto known = session.offered.find(item.id);
     const bool is_known = known != session.offered.end() && known->second.version == item.version;
     if (is_known || chunks.size() >= MostInPart(*session.job)) {
@@ -141,7 +142,7 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
   std::vector<Offer::Item> open, lacking;
   open.swap(offer->open);
   for (Offer::Item& item : open) {
-    const ChunkIndex index = *Find(session, item.id);
+    const ChunkIndex index = *core_.ids.Find(session, item.id);
     const Digest digest = session.offered.at(item.id).digest;
     CommonContent* content = contents.Find(digest);
     if (content == nullptr && !contents.IsOfferedByOthers(digest, session.id)) continue;
@@ -154,7 +155,7 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
       offer->open.push_back(item);
       continue;
     }
-    if (chunks_.live() >= options_.limits.chunks) continue;
+    if (core_.chunks.live() >= core_.options.limits.chunks) continue;
     item.is_copied = content == nullptr;
     if (content == nullptr) content = MakeContent(session, contents, digest);
     if (content == nullptr) {
@@ -174,7 +175,8 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
                         [](const Offer::Item& item) { return !item.is_copied; });
   ContentWork work;
   std::vector<ChunkIndex> chunks;
-  for (const Offer::Item& item : offer->in_part) chunks.push_back(*Find(session, item.id));
+  for (const Offer::Item& item : offer->in_part)
+    chunks.push_back(*core_.ids.Find(session, item.id));
   size_t first_written = chunks.size();
   for (uint32_t i = 0; i < offer->in_part.size(); ++i) {
     const Offer::Item& item = offer->in_part[i];
@@ -194,8 +196,8 @@ void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offe
   run.offer = offer;
   const CallId call = offer->repeats ? OwnCall() : offer->call;
   Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
-  const auto waiting = waiters_.find(call);
-  if (!offer->repeats || waiting == waiters_.end() || waiting->second->admitted) return;
+  const auto waiting = core_.waiters.find(call);
+  if (!offer->repeats || waiting == core_.waiters.end() || waiting->second->admitted) return;
   const std::vector<Offer::Item> items = offer->in_part;
   Fail(*waiting->second, absl::UnavailableError("there is no room now"));
   PutOff(session, items);
@@ -203,12 +205,12 @@ void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offe
 
 void EngineState::EndOffer(Offer& offer, const absl::Status& why) {
   DropReaders(offer);
-  offer.repeats ? EndOwnOffer(offer.session) : Refuse(offer.call, why);
+  offer.repeats ? EndOwnOffer(offer.session) : core_.Refuse(offer.call, why);
 }
 
 void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
   Offer& offer = *step.offer;
-  Session* const session = sessions_.Find(step.owner);
+  Session* const session = core_.sessions.Find(step.owner);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
@@ -227,13 +229,13 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
   MEMTIDE_CHECK(result.digests.size() == offer.in_part.size());
   for (size_t i = 0; i < offer.in_part.size(); ++i) {
     const Offer::Item& item = offer.in_part[i];
-    if (!Find(session, item.id).has_value()) continue;
+    if (!core_.ids.Find(session, item.id).has_value()) continue;
     const auto [known, is_new] = session.offered.try_emplace(item.id);
     const Digest& digest = result.digests[i];
     if (!is_new) contents.Withdraw(known->second.digest, session.id, item.id);
     known->second = {item.version, digest};
     contents.Offer(digest, session.id, item.id);
-    if (offer.repeats) CountOffer(chunks_[*Find(session, item.id)]);
+    if (offer.repeats) CountOffer(core_.chunks[*core_.ids.Find(session, item.id)]);
     offer.open.push_back(item);
   }
   offer.in_part.clear();
@@ -242,18 +244,18 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
 void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
-    CommonContent& content = *chunks_[item.reader].common;
+    CommonContent& content = *core_.chunks[item.reader].common;
     if (item.is_copied) {
       content.whole = true;
       OfferAlike(session, content.digest);
     }
     const bool is_equal = item.is_copied || result.are_equal[compared++];
     if (!is_equal) {
-      ++counters_.digests_collided;
+      ++core_.counters.digests_collided;
       continue;
     }
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
-    if (!index.has_value() || chunks_[*index].version != item.version) continue;
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
+    if (!index.has_value() || core_.chunks[*index].version != item.version) continue;
     if (!MayBecomeCommon(*index)) {
       offer.reply.leased.push_back(item.number);
       continue;
@@ -261,10 +263,10 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
     KeepAtDevice(*index, item.reader);
     BecomeCommon(*index, item.reader);
     // The bytes are the same: step parts that have read them count.
-    chunks_[*index].version = item.version;
-    chunks_[*index].offers_in_vain = 0;
+    core_.chunks[*index].version = item.version;
+    core_.chunks[*index].offers_in_vain = 0;
     offer.reply.shared.push_back(item.number);
-    ++counters_.contents_shared;
+    ++core_.counters.contents_shared;
   }
   DropReaders(offer);
 }
@@ -272,13 +274,13 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
 // The entries that were made for the part go, with what chunks held before they became common.
 void EngineState::DropReaders(Offer& offer) {
   for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
-    if (item.reader != kNoChunk && chunks_[item.reader].live()) FreeChunk(item.reader);
+    if (item.reader != kNoChunk && core_.chunks[item.reader].live()) FreeChunk(item.reader);
   }
   offers_due_ = true;
 }
 
 void EngineState::AnswerOffer(Offer& offer) {
-  const Session& session = *sessions_.Find(offer.session);
+  const Session& session = *core_.sessions.Find(offer.session);
   const Job& job = *session.job;
   const bool shares = !offer.reply.shared.empty();
   if (offer.repeats) {
@@ -289,7 +291,7 @@ void EngineState::AnswerOffer(Offer& offer) {
     std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
     std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
     reply.value = std::move(offer.reply);
-    Emit(std::move(reply));
+    core_.Emit(std::move(reply));
   }
   const Share& host = job.share(Tier::kHost);
   if (shares && job.work == Tier::kHost) {
@@ -303,7 +305,7 @@ void EngineState::AnswerOffer(Offer& offer) {
 void EngineState::RetryOffers() {
   offers_due_ = false;
   size_t looks = 0;
-  for (size_t count = offers_.size(); count > 0 && looks < options_.limits.chunks_per_call;
+  for (size_t count = offers_.size(); count > 0 && looks < core_.options.limits.chunks_per_call;
        --count) {
     const std::shared_ptr<Offer> offer = offers_.front();
     offers_.pop_front();
@@ -337,8 +339,8 @@ void EngineState::WithdrawOffer(Session& session, ChunkId id) {
 
 void EngineState::WithdrawOffers(Session& session) {
   if (session.job == nullptr) return;
-  const auto found = commons_.find({session.uid, session.job->chunk_size});
-  if (found == commons_.end()) return;
+  const auto found = core_.commons.find({session.uid, session.job->chunk_size});
+  if (found == core_.commons.end()) return;
   CommonContents& contents = found->second;
   for (const auto& [id, offered] : std::exchange(session.offered, {})) {
     contents.Withdraw(offered.digest, session.id, id);

@@ -20,76 +20,73 @@ constexpr size_t kMostInOwnOffer = 4;
 // A chunk that was offered so often, and had nothing in common with another, is offered no more.
 constexpr uint8_t kMostInVain = 16;
 
-// Calls of clients have smaller ids.
-constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
-
 }  // namespace
 
-bool EngineState::IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 CallId EngineState::OwnCall() { return CallId(kFirstOwnCall + next_own_call_++); }
 
 // REQUIRES: the session may offer the chunks.
 void EngineState::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
   for (const ChunkIndex index : indices) {
-    chunks_[index].repeats_offer = true;
+    core_.chunks[index].repeats_offer = true;
     OfferLater(session, index);
   }
 }
 
 void EngineState::OfferLater(Session& session, ChunkIndex index) {
-  session.to_offer.insert(IdFor(index, session.id));
+  session.to_offer.insert(core_.ids.IdFor(index, session.id));
   repeats_due_.insert(session.id);
 }
 
 // Nothing uses the chunk any more.
 void EngineState::OfferUnpinned(ChunkIndex index) {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   if (!chunk.repeats_offer || chunk.common != nullptr || !chunk.live()) return;
   // Jobs with repeated offers have one session.
-  for (const SessionId id : chunk.job->sessions) OfferLater(*sessions_.Find(id), index);
+  for (const SessionId id : chunk.job->sessions) OfferLater(*core_.sessions.Find(id), index);
 }
 
 // The session has leased the chunk for writing.
 void EngineState::NoteWritten(Session& session, ChunkIndex index) {
-  if (chunks_[index].repeats_offer) session.to_revoke.insert(IdFor(index, session.id));
+  if (core_.chunks[index].repeats_offer)
+    session.to_revoke.insert(core_.ids.IdFor(index, session.id));
 }
 
 void EngineState::RevokeForOffers(Session& session) {
   Revoke revoke;
   revoke.session = session.id;
   for (const ChunkId id : std::exchange(session.to_revoke, {})) {
-    const absl::optional<ChunkIndex> index = Find(session, id);
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, id);
     if (!index.has_value()) continue;
-    const Pin* const pin = chunks_[*index].FindPin(session.id);
+    const Pin* const pin = core_.chunks[*index].FindPin(session.id);
     if (pin == nullptr || !pin->granted()) {
       session.to_offer.insert(id);
       continue;
     }
     revoke.chunks.push_back(id);
     if (revoke.chunks.size() < kMaxRevokedChunks) continue;
-    ++counters_.revokes;
-    Emit(std::exchange(revoke, Revoke{session.id, 0, {}}));
+    ++core_.counters.revokes;
+    core_.Emit(std::exchange(revoke, Revoke{session.id, 0, {}}));
   }
   if (revoke.chunks.empty()) return;
-  ++counters_.revokes;
-  Emit(std::move(revoke));
+  ++core_.counters.revokes;
+  core_.Emit(std::move(revoke));
 }
 
 void EngineState::TickRepeatedOffers() {
   std::vector<SessionId> holders;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.sessions) {
     if (!session.to_revoke.empty()) holders.push_back(id);
   }
-  for (const SessionId id : holders) RevokeForOffers(*sessions_.Find(id));
-  for (const auto& [id, session] : sessions_) {
+  for (const SessionId id : holders) RevokeForOffers(*core_.sessions.Find(id));
+  for (const auto& [id, session] : core_.sessions) {
     if (!session.to_offer.empty()) repeats_due_.insert(id);
   }
 }
 
 void EngineState::StartOwnOffers() {
   for (const SessionId id : std::exchange(repeats_due_, {})) {
-    Session* const session = sessions_.Find(id);
-    const bool may_offer = session != nullptr && session->job != nullptr && !draining_;
+    Session* const session = core_.sessions.Find(id);
+    const bool may_offer = session != nullptr && session->job != nullptr && !core_.draining;
     if (may_offer && !session->repeats_offers) StartOwnOffer(*session);
   }
 }
@@ -110,14 +107,14 @@ void EngineState::StartOwnOffer(Session& session) {
   auto offer = std::make_shared<Offer>();
   offer->repeats = true;
   offer->session = session.id;
-  offer->patience = now_ + kOfferPatience;
+  offer->patience = core_.now + kOfferPatience;
   while (!session.to_offer.empty() && offer->open.size() < kMostInOwnOffer) {
     Offer::Item item;
     item.id = *session.to_offer.begin();
     session.to_offer.erase(session.to_offer.begin());
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
-    if (!index.has_value() || !chunks_[*index].repeats_offer) continue;
-    const Chunk& chunk = chunks_[*index];
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
+    if (!index.has_value() || !core_.chunks[*index].repeats_offer) continue;
+    const Chunk& chunk = core_.chunks[*index];
     if (!IsOfferable(chunk) || !IsWorthOffering(session, item.id, chunk)) continue;
     if (MayBecomeCommon(*index)) {
       offer->open.push_back(item);
@@ -144,7 +141,7 @@ void EngineState::PutOff(Session& session, const std::vector<Offer::Item>& items
 }
 
 void EngineState::EndOwnOffer(SessionId id) {
-  Session* const session = sessions_.Find(id);
+  Session* const session = core_.sessions.Find(id);
   if (session == nullptr) return;
   session->repeats_offers = false;
   if (!session->to_offer.empty()) repeats_due_.insert(id);
@@ -156,10 +153,10 @@ void EngineState::OfferAlike(const Session& session, const Digest& digest) {
   if (offers == nullptr) return;
   for (const auto& [id, chunks] : *offers) {
     if (id == session.id) continue;
-    Session& other = *sessions_.Find(id);
+    Session& other = *core_.sessions.Find(id);
     for (const ChunkId chunk : chunks) {
-      const absl::optional<ChunkIndex> index = Find(other, chunk);
-      if (index.has_value() && chunks_[*index].repeats_offer) OfferLater(other, *index);
+      const absl::optional<ChunkIndex> index = core_.ids.Find(other, chunk);
+      if (index.has_value() && core_.chunks[*index].repeats_offer) OfferLater(other, *index);
     }
   }
 }
@@ -167,8 +164,8 @@ void EngineState::OfferAlike(const Session& session, const Digest& digest) {
 // What the device has is the content that the chunk is about to read instead of its own, so that
 // the copy stays there. REQUIRES: neither is pinned.
 void EngineState::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
-  Chunk& from = chunks_[index];
-  Chunk& to = chunks_[reader];
+  Chunk& from = core_.chunks[index];
+  Chunk& to = core_.chunks[reader];
   if (!from.valid_at(Tier::kDevice) || from.copies.flight != nullptr) return;
   constexpr int kDevice = static_cast<int>(Tier::kDevice);
   to.slot(Tier::kDevice) = std::exchange(from.slot(Tier::kDevice), Slot());

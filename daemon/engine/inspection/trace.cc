@@ -24,7 +24,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   move.chunk = chunk.member.value();
   move.from = from;
   move.to = to;
-  move.start = now_;
+  move.start = core_.now;
   move.moment = chunk.job->trace.moment();
   const bool down = from.has_value() && (!to.has_value() || *to > *from);
   if (down) {
@@ -43,21 +43,22 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
 // do.
 void EngineState::On(const TraceCall& event) {
   const Job* found = nullptr;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     if (job->contents != nullptr) continue;  // It has no chunks.
     if (event.viewer.value_or(job->uid) != job->uid) continue;
     if (event.job.value() != 0 ? id != event.job : job->state() != JobState::kRunning) continue;
     if (found != nullptr) {
-      return Refuse(event.call, absl::InvalidArgumentError(
-                                    "job_id: several jobs are open; name one (see InspectNode)"));
+      return core_.Refuse(
+          event.call,
+          absl::InvalidArgumentError("job_id: several jobs are open; name one (see InspectNode)"));
     }
     found = job.get();
   }
   if (found == nullptr) {
-    return Refuse(event.call,
-                  absl::NotFoundError(event.job.value() == 0
-                                          ? "no job is open"
-                                          : absl::StrCat("there is no job ", event.job.value())));
+    return core_.Refuse(
+        event.call, absl::NotFoundError(event.job.value() == 0
+                                            ? "no job is open"
+                                            : absl::StrCat("there is no job ", event.job.value())));
   }
   const Job& job = *found;
   TraceReply traced;
@@ -72,15 +73,15 @@ void EngineState::On(const TraceCall& event) {
   for (uint32_t member = 0; member < job.members.size(); ++member) {
     const ChunkIndex index = job.members[Member(member)];
     // The reply lists live chunks only, but its moments may have numbers of freed ones.
-    if (index == kNoChunk || !chunks_[index].live()) continue;
-    const Chunk& chunk = chunks_[index];
-    traced.chunks.push_back({member, IdOf(index), chunk.kind, MomentsUntilUse(chunk)});
+    if (index == kNoChunk || !core_.chunks[index].live()) continue;
+    const Chunk& chunk = core_.chunks[index];
+    traced.chunks.push_back({member, core_.IdOf(index), chunk.kind, MomentsUntilUse(chunk)});
   }
   job.trace.AddTo(&traced);
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(traced);
-  Emit(std::move(reply));
+  core_.Emit(std::move(reply));
 }
 
 }  // namespace memtide

@@ -18,8 +18,9 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 }  // namespace
 
 void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
-  const Duration most = options_.limits.max_wait;
-  job.commits.push_back({event, now_ + (event.with_all_ranks ? most : std::min(kPatience, most))});
+  const Duration most = core_.options.limits.max_wait;
+  job.commits.push_back(
+      {event, core_.now + (event.with_all_ranks ? most : std::min(kPatience, most))});
   TryCommitTogether(job);
 }
 
@@ -27,7 +28,7 @@ void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
 void EngineState::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
   const auto waiting = FindCommit(job, session);
   if (waiting == job.commits.end()) return;
-  Refuse(waiting->call.call, why);
+  core_.Refuse(waiting->call.call, why);
   job.commits.erase(waiting);
 }
 
@@ -68,7 +69,7 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
     std::vector<ChunkId> ids = call.chunks;
     ids.insert(ids.end(), call.shadows.begin(), call.shadows.end());
     for (const ChunkId id : ids) {
-      const absl::optional<ChunkIndex> index = Find(job, id);
+      const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
       if (!index.has_value()) continue;
       for (const Name& name : job.names.NamesOf(*index)) {
         if (ranks.count(name.owner) > 0) continue;
@@ -79,7 +80,7 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
           to_follow.push_back(name.owner);
           continue;
         }
-        const Session* const other = sessions_.Find(name.owner);
+        const Session* const other = core_.sessions.Find(name.owner);
         const bool is_behind = other != nullptr && other->committed_step < call.step;
         if (is_behind && !other->is_waited_for_in_vain) return {};
       }
@@ -94,12 +95,12 @@ void EngineState::EndWaitForRanks(Job& job) {
   EndWaitForAllRanks(job);
   const bool is_late =
       std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
-        return now_ >= each.deadline && !each.call.with_all_ranks;
+        return core_.now >= each.deadline && !each.call.with_all_ranks;
       });
   if (!is_late) return;
   for (const SessionId id : job.sessions) {
     if (FindCommit(job, id) == job.commits.end()) {
-      sessions_.Find(id)->is_waited_for_in_vain = true;
+      core_.sessions.Find(id)->is_waited_for_in_vain = true;
     }
   }
   TryCommitTogether(job);
@@ -112,13 +113,13 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
     for (size_t i = 0; status.ok() && i < call.chunks.size(); ++i) {
-      const absl::optional<ChunkIndex> chunk = Find(job, call.chunks[i]);
-      const absl::optional<ChunkIndex> shadow = Find(job, call.shadows[i]);
+      const absl::optional<ChunkIndex> chunk = core_.ids.Find(job, call.chunks[i]);
+      const absl::optional<ChunkIndex> shadow = core_.ids.Find(job, call.shadows[i]);
       if (!chunk.has_value() || !shadow.has_value()) {
         status = absl::NotFoundError("a chunk was freed while its commit waited");
         continue;
       }
-      const auto& left = sessions_.Find(call.session)->left_behind;
+      const auto& left = core_.sessions.Find(call.session)->left_behind;
       if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
         status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
                                                  " or its shadow chunk is leased; release it and "
@@ -136,7 +137,7 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
     }
   }
   if (!status.ok()) {
-    for (const WaitingCommit& commit : commits) Refuse(commit.call.call, status);
+    for (const WaitingCommit& commit : commits) core_.Refuse(commit.call.call, status);
     return;
   }
 
@@ -150,7 +151,7 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
   }
   DiscardShadows(job, shadows);
   for (const WaitingCommit& commit : commits) {
-    Session& session = *sessions_.Find(commit.call.session);
+    Session& session = *core_.sessions.Find(commit.call.session);
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
@@ -164,8 +165,8 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
 bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                                const std::vector<CommittedIds>& ids) const {
   for (const SessionId session : job.sessions) {
-    if (!chunks_[a].pinned() && !chunks_[b].pinned()) break;  // There is no lease.
-    for (const auto& [id, left] : sessions_.Find(session)->left_behind) {
+    if (!core_.chunks[a].pinned() && !core_.chunks[b].pinned()) break;  // There is no lease.
+    for (const auto& [id, left] : core_.sessions.Find(session)->left_behind) {
       if (left == a || left == b) return false;
     }
   }
@@ -179,19 +180,19 @@ bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
 // other sessions do not, where only ids change what they name.
 bool EngineState::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
                           const std::vector<CommittedIds>& ids) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (CommitsAllOf(job, index, other, ids)) {
     return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
   }
   return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
     const bool is_pinned =
         std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
-          const auto step = steps_.find(StepId(pin.session.value()));
-          const bool is_step = IsStep(pin.session) && step != steps_.end();
+          const auto step = core_.steps.find(StepId(pin.session.value()));
+          const bool is_step = IsStep(pin.session) && step != core_.steps.end();
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || HasCallFor(*sessions_.Find(each.session), index);
+    return is_pinned || HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
@@ -207,21 +208,22 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
     LinkShadow(chunk, shadow);
     return;
   }
-  MarkDirty(chunk);
-  MarkDirty(shadow);
+  core_.MarkDirty(chunk);
+  core_.MarkDirty(shadow);
   for (const CommittedIds& each : ids) {
-    job.names.Exchange(NameOf(job, each.chunk, chunk), chunk, OwnName(chunk),
-                       NameOf(job, each.shadow, shadow), shadow, OwnName(shadow));
+    job.names.Exchange(core_.ids.NameOf(job, each.chunk, chunk), chunk, core_.ids.OwnName(chunk),
+                       core_.ids.NameOf(job, each.shadow, shadow), shadow,
+                       core_.ids.OwnName(shadow));
   }
 }
 
 // A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
 // are late find it in `to`. What has been written since is no result.
 void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
-  SharedParts& parts = chunks_[to].job->parts;
+  SharedParts& parts = core_.chunks[to].job->parts;
   parts.ForgetWriter(to);
-  if (chunks_[to].is_made()) {
-    parts.Move(from, to, IdOf(to), chunks_[to].version);
+  if (core_.chunks[to].is_made()) {
+    parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
   } else {
     parts.ForgetWriter(from);
   }
@@ -232,13 +234,13 @@ void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
 void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
   std::set<ChunkIndex> discarded;
   for (const ChunkId id : shadows) {
-    const ChunkIndex index = *Find(job, id);
+    const ChunkIndex index = *core_.ids.Find(job, id);
     const std::vector<Name>& names = job.names.NamesOf(index);
     const bool all = std::all_of(names.begin(), names.end(), [&shadows](const Name& name) {
       return shadows.count(name.id) > 0;
     });
     // A lease that was left behind keeps it, too.
-    const bool in_use = chunks_[index].pinned() || !chunks_[index].evicts.empty();
+    const bool in_use = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty();
     if (all && !in_use && discarded.insert(index).second) Discard(index);
   }
 }

@@ -15,11 +15,11 @@ namespace memtide {
 std::vector<Session*> EngineState::GroupOf(const Session& session) {
   std::vector<Session*> ranks;
   std::vector<SessionId> ids;
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : core_.sessions) {
     const bool is_open = other.job != nullptr || other.opening;
     if (is_open && other.uid == session.uid && other.group == session.group) ids.push_back(id);
   }
-  for (const SessionId id : ids) ranks.push_back(sessions_.Find(id));
+  for (const SessionId id : ids) ranks.push_back(core_.sessions.Find(id));
   return ranks;
 }
 
@@ -38,7 +38,7 @@ absl::Status EngineState::CheckGroup(const Session& session, const OpenCall& eve
         "\": ranks with a device each cannot have durable jobs; leave out --durable, or "
         "start memtided with --device=none"));
   }
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : core_.sessions) {
     const bool is_open = other.job != nullptr || other.opening;
     if (!is_open || other.uid != session.uid || other.group != event.group) continue;
     if (other.group_ranks != event.group_ranks) {
@@ -81,7 +81,7 @@ void EngineState::LeaveGroup(Session& session) {
 }
 
 void EngineState::CommitWithGroup(Session& session, const CommitCall& event) {
-  session.job->commits.push_back({event, now_ + options_.limits.max_wait});
+  session.job->commits.push_back({event, core_.now + core_.options.limits.max_wait});
   const std::vector<Session*> ranks = GroupOf(session);
   const bool all_wait =
       ranks.size() == session.group_ranks &&
@@ -113,7 +113,7 @@ void EngineState::CommitGroup(const std::vector<Session*>& ranks) {
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (!status.ok()) {
-      Refuse(calls[i].call, status);
+      core_.Refuse(calls[i].call, status);
       continue;
     }
     ForgetLostResults(*ranks[i]->job);

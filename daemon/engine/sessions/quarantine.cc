@@ -17,7 +17,7 @@
 namespace memtide {
 
 void EngineState::Quarantine(SessionId session, ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   const SlotNumber slot = chunk.slot(Tier::kDevice).number();
   chunk.job->share(Tier::kDevice).Quarantine(slot);
   Quarantined& quarantined = quarantines_[session];
@@ -27,7 +27,7 @@ void EngineState::Quarantine(SessionId session, ChunkIndex index) {
     // A transfer from the slot may be in flight: then the slot follows when that has ended.
     chunk.copies.valid.Remove(Tier::kDevice);
   }
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
 }
 
 bool EngineState::InQuarantine(const Chunk& chunk) const {
@@ -36,7 +36,7 @@ bool EngineState::InQuarantine(const Chunk& chunk) const {
 }
 
 void EngineState::LeaveQuarantine(ChunkIndex index) {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   // Slots at the home tier stay.
   if (chunk.job->home == Tier::kDevice) return;
   const bool needed = chunk.pinned_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice);
@@ -51,7 +51,7 @@ void EngineState::On(const ClientQuiet& event) {
   const std::vector<SlotNumber> slots = std::move(found->second.slots);
   quarantines_.erase(found);
   if (event.process_lives) {
-    Emit(LentUnderProcess{event.session, static_cast<uint32_t>(slots.size())});
+    core_.Emit(LentUnderProcess{event.session, static_cast<uint32_t>(slots.size())});
   }
   Share& share = job.share(Tier::kDevice);
   for (const SlotNumber slot : slots) share.EndQuarantine(slot);
@@ -59,10 +59,11 @@ void EngineState::On(const ClientQuiet& event) {
   // Chunks that waited in their slots, and those that wait for one.
   const std::set<SlotNumber> ended(slots.begin(), slots.end());
   for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !chunks_[index].slot(Tier::kDevice)) continue;
-    if (ended.count(chunks_[index].slot(Tier::kDevice).number()) > 0) ScheduleChunk(index);
+    if (index == kNoChunk || !core_.chunks[index].slot(Tier::kDevice)) continue;
+    if (ended.count(core_.chunks[index].slot(Tier::kDevice).number()) > 0)
+      core_.ScheduleChunk(index);
   }
-  ScheduleRoomCheck(job, Tier::kDevice);
+  core_.ScheduleRoomCheck(job, Tier::kDevice);
   AllocateWaiting(job);
 }
 

@@ -3,7 +3,7 @@
 //
 // Three kinds of work: chunks that take their next step (oldest first), room
 // checks of a tier of a job (newest first), and jobs that may prefetch or write
-// back (newest first). EngineState takes them in this order until none is left,
+// back (newest first). Engine takes them in this order until none is left,
 // and lists more meanwhile.
 //
 // Ownership: the list points at jobs, which it does not own. ListedWork is a
