@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -60,6 +61,8 @@ struct Core {
   std::map<TransferId, ChunkIndex> transfers;  // The chunk of each transfer.
   // The job of each segment. Regions and stores share one sequence of numbers.
   std::map<uint32_t, Job*> segments;
+
+  std::deque<WaitingOpen> opens;  // One for each session.
 
   RecordLog record_log;
   WorkList work;  // Empty between two events.

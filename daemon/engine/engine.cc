@@ -4,36 +4,121 @@
 #include <variant>
 
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/engine_parts.h"
 
 namespace memtide {
+namespace {
 
-Engine::Engine(const EngineOptions& options) : state_(std::make_unique<EngineState>(options)) {}
+// The part that handles an event.
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+template <typename... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options) : parts_(std::make_unique<EngineParts>(options)) {}
 Engine::~Engine() = default;
 
 void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
-  state_->Handle(now, event, effects);
+  parts_->Handle(now, event, effects);
 }
 
-void Engine::CheckInvariants() const { state_->CheckInvariants(); }
+void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
-EngineState::EngineState(const EngineOptions& options) : core_(options) {}
-
-void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
+void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
   MEMTIDE_CHECK(now >= core_.now) << "time went back";
   core_.now = now;
   core_.effects = effects;
   const size_t before = effects->size();
   ++core_.counters.events;
   // The handler answers what it can at once, and lists the rest for Settle().
-  std::visit([this](const auto& e) { On(e); }, event);
+  Dispatch(event);
   Settle();
-  if (!exposed_.empty()) ReplaceExposed();
-  if (!drain_calls_.empty()) AnswerDrained();
+  state_.ReplaceExposed();
+  jobs_.AnswerDrained();
   // The record has the state after all work of the event.
-  EmitRecord(before);
+  state_.EmitRecord(before);
   core_.effects = nullptr;
-  if (std::holds_alternative<Tick>(event)) Audit();
+  if (std::holds_alternative<Tick>(event)) audit_.Next();
+}
+
+void EngineParts::Dispatch(const Event& event) {
+  std::visit(Overloaded{[this](const ClientConnected& e) { jobs_.On(e); },
+                        [this](const ClientGone& e) { jobs_.On(e); },
+                        [this](const OpenCall& e) { jobs_.On(e); },
+                        [this](const RenewCall& e) { jobs_.On(e); },
+                        [this](const CloseCall& e) { jobs_.On(e); },
+                        [this](const AllocateCall& e) { state_.On(e); },
+                        [this](const FetchCall& e) { state_.On(e); },
+                        [this](const ReleaseCall& e) { state_.On(e); },
+                        [this](const EvictCall& e) { state_.On(e); },
+                        [this](const PrefetchCall& e) { state_.On(e); },
+                        [this](const FreeCall& e) { state_.On(e); },
+                        [this](const DescribeCall& e) { state_.On(e); },
+                        [this](const ReportCall& e) { state_.On(e); },
+                        [this](const ResizeCall& e) { state_.On(e); },
+                        [this](const ReturnRegionsCall& e) { state_.On(e); },
+                        [this](const InspectCall& e) { inspection_.On(e); },
+                        [this](const TraceCall& e) { inspection_.On(e); },
+                        [this](const DrainCall& e) { jobs_.On(e); },
+                        [this](const TransferDone& e) { state_.On(e); },
+                        [this](const RegionMade& e) { state_.On(e); },
+                        [this](const RegionDropped& e) { state_.On(e); },
+                        [this](const StoreMade& e) { state_.On(e); },
+                        [this](const StoreDropped& e) { state_.On(e); },
+                        [this](const Tick& e) { jobs_.On(e); },
+                        [this](const StepCall& e) { state_.On(e); },
+                        [this](const CommitCall& e) { state_.On(e); },
+                        [this](const StepDone& e) { state_.On(e); },
+                        [this](const Restore& e) { state_.On(e); },
+                        [this](const HostMemory& e) { state_.On(e); },
+                        [this](const SlotReleased& e) { state_.On(e); },
+                        [this](const SlotPopulated& e) { state_.On(e); },
+                        [this](const ClientQuiet& e) { jobs_.On(e); },
+                        [this](const DiscardCall& e) { state_.On(e); },
+                        [this](const EndPartCall& e) { state_.On(e); },
+                        [this](const OfferCall& e) { state_.On(e); },
+                        [this](const DeviceState& e) { jobs_.On(e); },
+                        [this](const EndJobCall& e) { jobs_.On(e); },
+                        [this](const SetQuotasCall& e) { state_.On(e); },
+                        [this](const SnapshotSaved& e) { state_.On(e); },
+                        [this](const DuplicateCall& e) { state_.On(e); }},
+             event);
+}
+
+void EngineParts::Settle() {
+  do {
+    for (;;) {
+      // Signals first, in their order. Then chunks take free slots, victims are chosen for those
+      // that still wait, and prefetches come last, because they must not take the slots of either.
+      if (core_.work.has_signals()) {
+        HandOnSignals();
+      } else if (const absl::optional<ChunkIndex> index = core_.work.TakeChunk()) {
+        state_.Advance(*index);
+      } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
+        state_.MakeRoom(*check->job, check->tier);
+      } else if (!state_.RetryOffers() && !state_.StartOwnOffers() &&
+                 !state_.PrefetchOrWriteBack()) {
+        break;
+      }
+    }
+    if (!state_.ServeFreed()) break;
+    jobs_.OpenWaiting();
+  } while (true);
+}
+
+void EngineParts::HandOnSignals() {
+  for (const Signal& signal : core_.work.TakeSignals()) {
+    std::visit(Overloaded{
+                   [this](const JobMade& s) { jobs_.On(s); },
+                   [this](const RegionsReplaced& s) { jobs_.On(s); },
+                   [this](const WrittenUnseen& s) { jobs_.On(s); },
+               },
+               signal);
+  }
 }
 
 }  // namespace memtide

@@ -24,49 +24,15 @@ inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
 
 class EngineState {
  public:
-  explicit EngineState(const EngineOptions& options);
+  explicit EngineState(Core& core) : core_(core) {}
 
-  void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
-  void CheckInvariants() const;
-  uint64_t audits() const { return audits_; }
-
- private:
   // --- sessions/sessions.cc ---
-  void On(const ClientConnected& event);
-  void On(const ClientGone& event);
-  void On(const RenewCall& event);
-  void On(const CloseCall& event);
-  void On(const Tick& event);
-  // Whether the process has waited for all that it gave the device to do.
-  enum class Ending { kOrderly, kAbrupt };
-  void EndSession(Session& session, const absl::Status& why, Ending ending);
-  void ExpireCalls();
 
   // --- sessions/quarantine.cc ---
-  void On(const ClientQuiet& event);
-  // The session, which ends, leased the chunk's slot at the device.
-  void Quarantine(SessionId session, ChunkIndex index);
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
   bool InQuarantine(const Chunk& chunk) const;
   // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
   void LeaveQuarantine(ChunkIndex index);
-
-  // --- sessions/jobs.cc ---
-  void On(const OpenCall& event);
-  absl::Status CheckOpen(const OpenCall& event) const;
-  absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
-  bool IsAwaited(const Job& job) const;
-  Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
-  // Joins or creates the job, or waits while jobs that end have the memory for it.
-  void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
-  // Tries the waiting OpenCalls again.
-  void OpenWaiting();
-  absl::Status MakeJob(const OpenCall& event, Session& session);
-  void FinishOpening(Job& job);
-  void AnswerOpen(Job& job, const OpenCall& event);
-  void LeaveJob(Session& session);
-  void EndJob(Job& job);
-  void On(const EndJobCall& event);
 
   // --- memory/memory.cc ---
   void On(const RegionMade& event);
@@ -119,8 +85,6 @@ class EngineState {
   void RegionCopied(Job& job, const absl::Status& status);
 
   // --- memory/lost_device.cc ---
-  void On(const DeviceState& event);
-  void LoseDevice(Job& job, const absl::Status& why);
   // What the job's chunks have at the device is not there any more.
   void LoseDeviceCopies(Job& job);
   // UNAVAILABLE: the sessions of the job have regions of the device that are lost.
@@ -175,7 +139,6 @@ class EngineState {
   // --- chunks/chunks.cc ---
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
-  ChunkInfo InfoOf(ChunkIndex index) const;
   // Fails the session's admitted fetches that name one of the chunks.
   void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
   // REQUIRES: no fetch waits for the chunk.
@@ -298,7 +261,6 @@ class EngineState {
   void CommitGroup(const std::vector<Session*>& ranks);
 
   // --- ranks/kept_ranks.cc ---
-  void TakePlaceOfRank(Job& job, Session& session);
   absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
   void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
   std::set<SessionId> AllRanks(const Job& job);
@@ -358,7 +320,8 @@ class EngineState {
   void EndSharing(Session& session, Offer& offer, const ContentResult& result);
   void DropReaders(Offer& offer);
   void AnswerOffer(Offer& offer);
-  void RetryOffers();
+  // False: none is due.
+  bool RetryOffers();
   void EndOffers(Session& session, const absl::Status& why);
   void WithdrawOffer(Session& session, ChunkId id);
   void WithdrawOffers(Session& session);
@@ -374,8 +337,9 @@ class EngineState {
   void OfferUnpinned(ChunkIndex index);
   void NoteWritten(Session& session, ChunkIndex index);
   void RevokeForOffers(Session& session);
-  void TickRepeatedOffers();
-  void StartOwnOffers();
+  void TickOffers();
+  size_t waiting_offers() const { return offers_.size(); }
+  bool StartOwnOffers();
   bool IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk);
   void StartOwnOffer(Session& session);
   static void CountOffer(Chunk& chunk);
@@ -406,7 +370,6 @@ class EngineState {
   // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  void Settle();
   void Advance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
   // slot.
@@ -510,25 +473,10 @@ class EngineState {
   bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
 
   // --- inspection/trace.cc ---
-  void On(const TraceCall& event);
   absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
   // --- inspection/inspect.cc ---
-  void On(const InspectCall& event);
-  void On(const DrainCall& event);
-  // What is summed over all chunks, which takes a walk over the table.
-  struct ChunkSums {
-    Instant at;
-    std::vector<KindUsage> all;
-    std::map<JobId, std::vector<KindUsage>> of_jobs;
-    std::map<SessionId, RankUse> of_ranks;
-  };
-  ChunkSums SumChunks() const;
-  void ListSession(const Session& session, InspectReply* seen) const;
-  JobInfo InfoOf(const Job& job) const;
-  void ListChunks(const InspectCall& event, InspectReply* seen) const;
-  void AnswerDrained();
 
   // --- records/record.cc ---
   // Inserts the record before the other effects of the event, which start at `before`.
@@ -568,17 +516,9 @@ class EngineState {
   void RestoreFrom(const Snapshot& snapshot);
 
   // --- invariants.cc ---
-  void AddHomes(const Job& job, std::set<SlotNumber>* used) const;
-  static void AddDuplicated(const Job& job, std::set<SlotNumber>* used);
-  void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
-  void CheckWaiting() const;
-  void CheckTables() const;
-  void CheckChunk(ChunkIndex index) const;
-  void CheckJob(const Job& job) const;
-  // Checks the next piece of what CheckInvariants() checks.
-  void Audit();
 
-  Core core_;
+ private:
+  Core& core_;
 
   uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
 
@@ -595,23 +535,9 @@ class EngineState {
   Instant scrub_began_, next_scrub_;
 
   bool machine_short_ = false;  // Some balloon is not empty.
-  std::vector<CallId> drain_calls_;
 
   std::map<uint32_t, Stripes> stripes_;         // By store, where there are several drives.
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
-
-  struct WaitingOpen {
-    OpenCall call;
-    Instant deadline;
-  };
-  // They wait for memory that is being given back; one per session.
-  std::deque<WaitingOpen> opens_;
-
-  struct Quarantined {
-    Job* job;
-    std::vector<SlotNumber> slots;  // At the device.
-  };
-  std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
 
   // Offers that wait for contents that others make, or for memory.
   std::deque<std::shared_ptr<Offer>> offers_;
@@ -625,15 +551,8 @@ class EngineState {
   // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
-  absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
-
   uint64_t next_transfer_ = 1, next_step_ = 1, next_own_call_ = 0;
   uint64_t rankings_ = 0;
-
-  // How far the present audit is: chunks below this index, then jobs up to this one.
-  uint32_t audited_chunks_ = 0;
-  JobId audited_job_;
-  uint64_t audits_ = 0;
 };
 
 }  // namespace memtide

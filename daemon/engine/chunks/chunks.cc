@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "daemon/engine/inspection/info.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -143,30 +144,13 @@ void EngineState::On(const DescribeCall& event) {
   DescribeReply described;
   described.chunks.reserve(indices->size());
   for (size_t i = 0; i < indices->size(); ++i) {
-    described.chunks.push_back(InfoOf((*indices)[i]));
+    described.chunks.push_back(InfoOf(core_, (*indices)[i]));
     described.chunks.back().chunk = event.chunks[i];
   }
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(described);
   core_.Emit(std::move(reply));
-}
-
-ChunkInfo EngineState::InfoOf(ChunkIndex index) const {
-  const Chunk& chunk = core_.chunks[index];
-  ChunkInfo info;
-  info.chunk = core_.IdOf(index);
-  info.job = chunk.job->id;
-  info.kind = chunk.kind;
-  info.version = chunk.version;
-  info.on_device = chunk.valid_at(Tier::kDevice);
-  info.on_host = chunk.valid_at(Tier::kHost);
-  info.on_ssd = chunk.valid_at(Tier::kSsd);
-  info.moving = chunk.copies.flight != nullptr;
-  for (const Pin& pin : chunk.pins) info.leases += pin.granted();
-  info.torn = chunk.copies.torn;
-  if (chunk.job->shares_contents()) info.names = core_.ids.RankNames(index);
-  return info;
 }
 
 }  // namespace memtide

@@ -66,15 +66,7 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
       ". An operation writes to parameters, gradients or optimizer state that "
       "declares no write, or a kernel past torch's dispatcher does. ",
       LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
-  const JobId job = chunk.job->id;
-  const std::vector<SessionId> sessions = chunk.job->sessions;
-  for (const SessionId id : sessions) {
-    core_.Emit(CloseSession{id, why});
-    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
-  }
-  // A job with a time to live goes on without sessions.
-  const auto lingers = core_.jobs.find(job);
-  if (lingers != core_.jobs.end()) DropUnannounced(*lingers->second);
+  core_.work.Send(WrittenUnseen{chunk.job->id, why});
 }
 
 // A program that writes one chunk unseen has mostly written others, too. What is left of each is

@@ -8,26 +8,6 @@
 
 namespace memtide {
 
-void EngineState::Settle() {
-  do {
-    for (;;) {
-      // Chunks take free slots first. Then victims are chosen for those that still wait, and
-      // prefetches come last, because they must not take the slots of either.
-      if (const absl::optional<ChunkIndex> index = core_.work.TakeChunk()) {
-        Advance(*index);
-      } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
-        MakeRoom(*check->job, check->tier);
-      } else if (offers_due_) {
-        RetryOffers();
-      } else if (!repeats_due_.empty()) {
-        StartOwnOffers();
-      } else if (!PrefetchOrWriteBack()) {
-        break;
-      }
-    }
-  } while (ServeFreed());
-}
-
 void EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.

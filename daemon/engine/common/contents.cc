@@ -50,7 +50,8 @@ void EngineState::MaybeEndHiddenJob(CommonContents& contents) {
   if (Job* const job = std::exchange(contents.job, nullptr)) {
     job->contents = nullptr;
     contents.lent_to.clear();
-    EndJob(*job);
+    core_.ledger.SetState(*job->shares, JobState::kEnding);
+    MaybeDropMemory(*job);
   }
   if (!contents.is_unused()) return;
   const auto unused = std::find_if(core_.commons.begin(), core_.commons.end(),

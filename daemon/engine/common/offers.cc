@@ -302,7 +302,8 @@ void EngineState::AnswerOffer(Offer& offer) {
 
 // Contents were made or have gone, or there is memory. Serves only a few offers, because one event
 // must not examine all that wait: the next Tick goes on with the others.
-void EngineState::RetryOffers() {
+bool EngineState::RetryOffers() {
+  if (!offers_due_) return false;
   offers_due_ = false;
   size_t looks = 0;
   for (size_t count = offers_.size(); count > 0 && looks < core_.options.limits.chunks_per_call;
@@ -312,6 +313,7 @@ void EngineState::RetryOffers() {
     looks += offer->open.size();
     GoOn(offer);
   }
+  return true;
 }
 
 // The session ends, and with it its offers that wait.

@@ -72,7 +72,8 @@ void EngineState::RevokeForOffers(Session& session) {
   core_.Emit(std::move(revoke));
 }
 
-void EngineState::TickRepeatedOffers() {
+void EngineState::TickOffers() {
+  offers_due_ = !offers_.empty();
   std::vector<SessionId> holders;
   for (const auto& [id, session] : core_.sessions) {
     if (!session.to_revoke.empty()) holders.push_back(id);
@@ -83,12 +84,14 @@ void EngineState::TickRepeatedOffers() {
   }
 }
 
-void EngineState::StartOwnOffers() {
+bool EngineState::StartOwnOffers() {
+  if (repeats_due_.empty()) return false;
   for (const SessionId id : std::exchange(repeats_due_, {})) {
     Session* const session = core_.sessions.Find(id);
     const bool may_offer = session != nullptr && session->job != nullptr && !core_.draining;
     if (may_offer && !session->repeats_offers) StartOwnOffer(*session);
   }
+  return true;
 }
 
 // Whether another session has offered what the chunk had when it was last offered, or the chunk has

@@ -4,7 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/inspection.h"
+#include "daemon/engine/inspection/info.h"
 
 namespace memtide {
 
@@ -36,7 +37,7 @@ void Add(const Chunk& chunk, size_t names, std::vector<KindUsage>* kinds) {
 
 }  // namespace
 
-EngineState::ChunkSums EngineState::SumChunks() const {
+Inspection::ChunkSums Inspection::SumChunks() const {
   ChunkSums sums{core_.now, NoUsage(), {}, {}};
   for (const auto& [id, job] : core_.jobs) sums.of_jobs.emplace(id, NoUsage());
   for (const auto& [id, session] : core_.sessions) {
@@ -79,7 +80,7 @@ EngineState::ChunkSums EngineState::SumChunks() const {
 }
 
 // REQUIRES: chunk_sums_ is set. A job that is younger than it has no chunks in it.
-void EngineState::ListSession(const Session& session, InspectReply* seen) const {
+void Inspection::ListSession(const Session& session, InspectReply* seen) const {
   SessionInfo info;
   info.session = session.id;
   info.uid = session.uid;
@@ -106,28 +107,8 @@ void EngineState::ListSession(const Session& session, InspectReply* seen) const 
   seen->sessions.push_back(std::move(info));
 }
 
-JobInfo EngineState::InfoOf(const Job& job) const {
-  JobInfo info;
-  info.job = job.id;
-  info.uid = job.uid;
-  info.name = job.name;
-  info.state = job.state();
-  info.sessions = static_cast<uint32_t>(job.sessions.size());
-  info.chunks = job.members.live();
-  info.device = job.share(Tier::kDevice).pool().device;
-  for (const Tier tier : kAllTiers) info.bytes[static_cast<int>(tier)] = job.share(tier).bytes();
-  info.age = core_.now - job.made_at;
-  info.durable_every = job.snapshots.every;
-  const std::vector<uint64_t>& saved = job.snapshots.saved_steps;
-  if (!saved.empty()) info.durable_step = *std::min_element(saved.begin(), saved.end());
-  if (job.state() == JobState::kLingering) {
-    info.lingers_for = std::max(Duration(0), Duration(job.lingers_until - core_.now));
-  }
-  return info;
-}
-
 // The chunks come in pages, because a reply with all of them would exceed the largest message.
-void EngineState::ListChunks(const InspectCall& event, InspectReply* seen) const {
+void Inspection::ListChunks(const InspectCall& event, InspectReply* seen) const {
   const size_t most = std::min(event.max_chunks, core_.options.limits.chunks_per_call);
   if (most == 0) return;
   const size_t end = std::min<size_t>(core_.chunks.size(), event.first_chunk + kExaminedPerPage);
@@ -137,12 +118,12 @@ void EngineState::ListChunks(const InspectCall& event, InspectReply* seen) const
     if (!core_.chunks[index].live()) continue;
     if (event.viewer.value_or(core_.chunks[index].job->uid) != core_.chunks[index].job->uid)
       continue;
-    seen->chunks.push_back(InfoOf(index));
+    seen->chunks.push_back(InfoOf(core_, index));
   }
   if (i < core_.chunks.size()) seen->next_chunk = static_cast<uint32_t>(i);
 }
 
-void EngineState::On(const InspectCall& event) {
+void Inspection::On(const InspectCall& event) {
   const bool is_old = !chunk_sums_.has_value() || core_.chunks.size() <= kAlwaysWalked ||
                       core_.now - chunk_sums_->at >= kSumsLast;
   if (is_old) chunk_sums_ = SumChunks();
@@ -162,14 +143,14 @@ void EngineState::On(const InspectCall& event) {
   seen.chunk_count = core_.chunks.live();
   seen.remembered_chunks = core_.sessions.remembered_chunks();
   seen.waiting_calls =
-      static_cast<uint32_t>(opens_.size() + core_.waiters.size() + core_.evicts.size() +
-                            core_.steps.size() + offers_.size());
+      static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
+                            core_.steps.size() + state_.waiting_offers());
   for (const auto& [id, job] : core_.jobs) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());
     if (is_shown(job->uid)) {
       // The hidden one is part of those that use it.
-      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(*job));
+      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(core_, *job));
       continue;
     }
     seen.others.jobs += job->contents == nullptr;
@@ -202,30 +183,6 @@ void EngineState::On(const InspectCall& event) {
   reply.call = event.call;
   reply.value = std::move(seen);
   core_.Emit(std::move(reply));
-}
-
-// With kAll the daemon takes no session, job, allocation or resize from now on. Fetches and steps
-// that wait still end as usual.
-void EngineState::On(const DrainCall& event) {
-  if (event.mode != DrainMode::kAll) {
-    core_.refuses_sessions = event.mode == DrainMode::kSessions;
-    return core_.Answer(event.call);
-  }
-  core_.draining = true;
-  for (const auto& [id, job] : core_.jobs) {
-    EndResize(*job, absl::UnavailableError("the memtide daemon is draining; the new share holds"));
-  }
-  drain_calls_.push_back(event.call);
-}
-
-// Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
-// so that the daemon may end.
-void EngineState::AnswerDrained() {
-  if (!core_.transfers.empty() || !core_.waiters.empty() || !core_.evicts.empty() ||
-      !core_.steps.empty())
-    return;
-  for (const CallId call : drain_calls_) core_.Answer(call);
-  drain_calls_.clear();
 }
 
 }  // namespace memtide

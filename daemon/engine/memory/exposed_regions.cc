@@ -94,7 +94,7 @@ void EngineState::RegionCopied(Job& job, const absl::Status& status) {
   }
   if (job.exposed_regions.empty()) {
     exposed_.erase(job.id);
-    OpenWaiting();
+    core_.work.Send(RegionsReplaced());
   }
 }
 

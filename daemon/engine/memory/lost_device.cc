@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::On(const DeviceState& event) {
+void Jobs::On(const DeviceState& event) {
   core_.ledger.SetState(event.device, event.state);
   if (event.state.ok()) return;
   std::vector<Job*> jobs;
@@ -19,7 +19,7 @@ void EngineState::On(const DeviceState& event) {
   for (Job* const job : jobs) LoseDevice(*job, event.state);
 }
 
-void EngineState::LoseDevice(Job& job, const absl::Status& why) {
+void Jobs::LoseDevice(Job& job, const absl::Status& why) {
   // A job whose first memory is being made has sent no region to a session. Ending jobs need none.
   if (job.state() == JobState::kMaking || job.state() == JobState::kEnding) return;
   // A job that uses host memory only goes on, but not at the device: its sessions would map regions
@@ -35,7 +35,7 @@ void EngineState::LoseDevice(Job& job, const absl::Status& why) {
     EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
   job.has_lost_regions = false;
-  if (job.state() == JobState::kLingering) LoseDeviceCopies(job);
+  if (job.state() == JobState::kLingering) state_.LoseDeviceCopies(job);
 }
 
 void EngineState::LoseDeviceCopies(Job& job) {

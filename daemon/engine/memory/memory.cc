@@ -104,7 +104,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     // Others may have what the share has lost: after a restart the job must not ask for it again.
     core_.MarkDirty(job);
     job.last_error = status;
-    // FinishOpening() refuses the job when the segments of the other tiers are made, too.
+    // Jobs refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
     for (const std::shared_ptr<Offer>& offer : offers_) {
       if (&CommonsOf(*core_.sessions.Find(offer->session)) == job.contents)
@@ -126,7 +126,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     // A share that grows by single slots needs several of them before the job can begin.
     const bool too_few = share.by_slot() && share.slots().backed_slots() < kMinSlots;
     if (status.ok() && too_few) Grow(job, tier);
-    if (job.shares->pending() == 0) FinishOpening(job);
+    if (job.shares->pending() == 0) core_.work.Send(JobMade{job.id});
     return;
   }
   if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);

@@ -6,7 +6,7 @@ namespace memtide {
 
 ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
   ShareLedger::Opens opens;
-  for (const WaitingOpen& open : opens_) core_.ledger.Count(open.call, pool, &opens);
+  for (const WaitingOpen& open : core_.opens) core_.ledger.Count(open.call, pool, &opens);
   return opens;
 }
 
@@ -127,7 +127,6 @@ bool EngineState::ServeFreed() {
       core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  OpenWaiting();
   return true;
 }
 

@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
 // The session is the rank's from now on. REQUIRES: the rank has no other session.
-void EngineState::TakePlaceOfRank(Job& job, Session& session) {
+void Jobs::TakePlaceOfRank(Job& job, Session& session) {
   KeptRank& rank = job.kept_ranks[session.rank];
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;

@@ -1,4 +1,6 @@
 // Jobs: opening, leaving, ending.
+#include "daemon/engine/jobs.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -6,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/inspection/info.h"
 
 namespace memtide {
 
@@ -30,7 +32,7 @@ std::string RanksText(uint32_t ranks) {
 
 }  // namespace
 
-absl::Status EngineState::CheckOpen(const OpenCall& event) const {
+absl::Status Jobs::CheckOpen(const OpenCall& event) const {
   if (event.job_name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("job_name has ", event.job_name.size(), " bytes; at most ", kMaxJobNameBytes));
@@ -52,12 +54,12 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
       event.time_to_live > core_.options.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
-  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(CheckDurable(event));
+  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(state_.CheckDurable(event));
   return core_.ledger.CheckDevice(event);
 }
 
 // A name belongs to one user: the job of another user with the same name is never joined.
-Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
+Job* Jobs::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   if (event.job_name.empty()) return nullptr;
   for (auto& [id, job] : core_.jobs) {
     if (job->state() != JobState::kEnding && job->uid == uid && job->name == event.job_name) {
@@ -68,15 +70,15 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
 }
 
 // Whether a session waits to join the job, which must not end before.
-bool EngineState::IsAwaited(const Job& job) const {
-  return std::any_of(opens_.begin(), opens_.end(), [this, &job](const WaitingOpen& open) {
+bool Jobs::IsAwaited(const Job& job) const {
+  return std::any_of(core_.opens.begin(), core_.opens.end(), [this, &job](const WaitingOpen& open) {
     const Session* const session = core_.sessions.Find(open.call.session);
     return !job.name.empty() && open.call.job_name == job.name && session->uid == job.uid;
   });
 }
 
 // Whether the session may be one more of the job, and one more rank.
-absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
+absl::Status Jobs::CheckJoins(const Job& job, const OpenCall& event) const {
   const Share& device = job.share(Tier::kDevice);
   if (device.exists() && event.device.value_or(device.pool().device) != device.pool().device) {
     return absl::FailedPreconditionError(
@@ -103,7 +105,7 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
   return absl::OkStatus();
 }
 
-void EngineState::On(const OpenCall& event) {
+void Jobs::On(const OpenCall& event) {
   Session* session = core_.sessions.Find(event.session);
   if (session == nullptr) {
     core_.Answer(event.call, absl::UnauthenticatedError("the session has ended; connect again"));
@@ -121,8 +123,8 @@ void EngineState::On(const OpenCall& event) {
   OpenNowOrLater(*session, event, core_.now + kEndingPatience);
 }
 
-void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
-  const absl::Status in_group = CheckGroup(session, event);
+void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
+  const absl::Status in_group = state_.CheckGroup(session, event);
   if (!in_group.ok()) return core_.Refuse(event.call, in_group);
   if (Job* job = FindJobToJoin(event, session.uid)) {
     if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
@@ -133,19 +135,19 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
     }
     const absl::Status joins = CheckJoins(*job, event);
     if (!joins.ok()) return core_.Refuse(event.call, joins);
-    if (const absl::Status exposed = CheckExposed(*job); !exposed.ok()) {
+    if (const absl::Status exposed = state_.CheckExposed(*job); !exposed.ok()) {
       // Regions are replaced as soon as the job has no session.
       if (!job->sessions.empty() && core_.now >= deadline) return core_.Refuse(event.call, exposed);
       session.opening = true;
-      opens_.push_back({event, deadline});
+      core_.opens.push_back({event, deadline});
       return;
     }
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
-    SetRank(session, event);
+    state_.SetRank(session, event);
     session.opening = true;
     if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
-    if (event.durable_every > 0) SetDurable(*job, event.durable_every);
+    if (event.durable_every > 0) state_.SetDurable(*job, event.durable_every);
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state() == JobState::kLingering)
@@ -160,7 +162,7 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
                             "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
   // Errors that waiting cannot mend are refused before the call may wait.
-  const absl::StatusOr<MemoryKind> kind = DeviceMemory(event);
+  const absl::StatusOr<MemoryKind> kind = state_.DeviceMemory(event);
   if (!kind.ok()) return core_.Refuse(event.call, kind.status());
   OpenCall open = event;
   open.device_memory = *kind;
@@ -180,22 +182,22 @@ void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instan
       return core_.Refuse(event.call, AwaitsBudget("memory for a job"));
     if (!in_time) return core_.Refuse(event.call, GaveNothingBack(status));
     session.opening = true;
-    opens_.push_back({open, deadline});
-    if (ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
+    core_.opens.push_back({open, deadline});
+    if (state_.ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
     session.opening = false;
-    opens_.pop_back();
+    core_.opens.pop_back();
     return core_.Refuse(event.call, status);
   }
   session.opening = true;
-  opens_.push_back({open, deadline});
+  core_.opens.push_back({open, deadline});
 }
 
-void EngineState::OpenWaiting() {
+void Jobs::OpenWaiting() {
   // Each call is tried once: OpenNowOrLater() queues it again, behind the others, if it must go on
   // waiting.
-  for (size_t count = opens_.size(); count > 0; --count) {
-    const WaitingOpen open = opens_.front();
-    opens_.pop_front();
+  for (size_t count = core_.opens.size(); count > 0; --count) {
+    const WaitingOpen open = core_.opens.front();
+    core_.opens.pop_front();
     Session& session = *core_.sessions.Find(open.call.session);
     session.opening = false;
     core_.sessions.Renew(session, core_.now);  // It could not renew while it waited.
@@ -208,7 +210,7 @@ void EngineState::OpenWaiting() {
   }
 }
 
-absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
+absl::Status Jobs::MakeJob(const OpenCall& event, Session& session) {
   auto job = std::make_unique<Job>();
   job->id = JobId(core_.next_job);
   job->uid = session.uid;
@@ -219,10 +221,10 @@ absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   job->time_to_live = event.time_to_live;
   job->ranks = event.ranks;
   if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
-  MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
+  MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, state_.DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            core_.ledger.Lend(job->id, job->owner(), event, job->device_memory));
-  TakeShares(*job, std::move(shares));
+  state_.TakeShares(*job, std::move(shares));
   job->snapshots.every = event.durable_every;
   // Nothing would be left of a job whose home is the device.
   job->persistent = core_.options.persistent_jobs && event.time_to_live > Duration(0) &&
@@ -231,7 +233,7 @@ absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   // From here on nothing fails, so that a refused Open uses no number.
   ++core_.next_job;
   session.job = job.get();
-  SetRank(session, event);
+  state_.SetRank(session, event);
   session.opening = true;
   if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
   job->sessions.push_back(session.id);
@@ -241,12 +243,12 @@ absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
   // The Open waits for the first memory at each of these tiers. A store is made when chunks are
   // allocated.
   for (const Tier tier : kMemoryTiers) {
-    if (made.share(tier).exists()) Grow(made, tier);
+    if (made.share(tier).exists()) state_.Grow(made, tier);
   }
   return absl::OkStatus();
 }
 
-void EngineState::FinishOpening(Job& job) {
+void Jobs::FinishOpening(Job& job) {
   std::vector<OpenCall> joining;
   joining.swap(job.joining);
   // A job without memory at one of its tiers could never serve a fetch there.
@@ -266,7 +268,7 @@ void EngineState::FinishOpening(Job& job) {
 
 // Announces an elastic share by its limit, which it may reach later. The present budget follows at
 // the end of the function.
-void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
+void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
   Session& session = *core_.sessions.Find(event.session);
   session.opening = false;
   core_.sessions.Renew(session, core_.now);  // It could not renew while it waited.
@@ -278,7 +280,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
     open.manifest = job.kept_ranks[session.rank].manifest.text();
   }
   session.committed_step = session.opened_at_step = open.committed_step;
-  JoinGroup(session);
+  state_.JoinGroup(session);
   open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
@@ -306,22 +308,22 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   reply.value = std::move(open);
   core_.Emit(std::move(reply));
   if (work.slots().size() < job.AnnouncedSlots()) {
-    SendBudget(event.session, work.slots().size(), work.most_slots());
+    state_.SendBudget(event.session, work.slots().size(), work.most_slots());
   }
 }
 
-void EngineState::LeaveJob(Session& session) {
-  const auto waits = std::find_if(opens_.begin(), opens_.end(), [&session](const auto& open) {
-    return open.call.session == session.id;
-  });
-  if (waits != opens_.end()) {
+void Jobs::LeaveJob(Session& session) {
+  const auto waits =
+      std::find_if(core_.opens.begin(), core_.opens.end(),
+                   [&session](const auto& open) { return open.call.session == session.id; });
+  if (waits != core_.opens.end()) {
     core_.Answer(waits->call.call, absl::UnavailableError("the session ended"));
-    opens_.erase(waits);
+    core_.opens.erase(waits);
   }
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;
-  EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
+  state_.EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
   const auto unavailable = [&](CallId call) {
     core_.Answer(call, absl::UnavailableError("the session ended"));
@@ -337,37 +339,37 @@ void EngineState::LeaveJob(Session& session) {
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
   if (job.keeps_ranks()) {
-    FreeTransient(job, session.id);
+    state_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
-    FreeOrphans(job);
+    state_.FreeOrphans(job);
   }
   // What waited behind them may need no memory that has yet to be made.
-  if (!job.sessions.empty()) return AllocateWaiting(job);
+  if (!job.sessions.empty()) return state_.AllocateWaiting(job);
   // A job that never opened does not linger.
   const bool lingers = job.time_to_live > Duration(0) && !job.lingers_no_more;
   if (lingers && job.state() == JobState::kRunning) {
     core_.ledger.SetState(*job.shares, JobState::kLingering);
     job.has_lost_regions = false;
     job.lingers_until = core_.now + job.time_to_live;
-    FreeTransient(job);
-    return SaveLastSteps(job);
+    state_.FreeTransient(job);
+    return state_.SaveLastSteps(job);
   }
   EndJob(job);
 }
 
-void EngineState::EndJob(Job& job) {
+void Jobs::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   core_.ledger.SetState(*job.shares, JobState::kEnding);
   core_.MarkDirty(job);
-  EndSnapshots(job);
+  state_.EndSnapshots(job);
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index != kNoChunk && core_.chunks[index].live()) FreeChunk(index);
+    if (index != kNoChunk && core_.chunks[index].live()) state_.FreeChunk(index);
   }
-  MaybeDropMemory(job);
+  state_.MaybeDropMemory(job);
 }
 
-void EngineState::On(const EndJobCall& event) {
+void Jobs::On(const EndJobCall& event) {
   const auto found = core_.jobs.find(event.job);
   Job* const job = found == core_.jobs.end() ? nullptr : found->second.get();
   // The hidden job of common contents ends with those that use it.
@@ -380,7 +382,7 @@ void EngineState::On(const EndJobCall& event) {
   }
   Reply reply;
   reply.call = event.call;
-  reply.value = EndJobReply{InfoOf(*job)};
+  reply.value = EndJobReply{InfoOf(core_, *job)};
   const absl::Status why = absl::AbortedError(
       absl::StrCat("job ", job->id.value(), " was ended by `memtide admin end`"));
   job->lingers_no_more = true;
@@ -391,6 +393,25 @@ void EngineState::On(const EndJobCall& event) {
   // It has ended with its last session, if it had one.
   if (job->state() != JobState::kEnding) EndJob(*job);
   core_.Emit(std::move(reply));
+}
+
+void Jobs::On(const JobMade& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) FinishOpening(*found->second);
+}
+
+void Jobs::On(const RegionsReplaced&) { OpenWaiting(); }
+
+void Jobs::On(const WrittenUnseen& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found == core_.jobs.end()) return;
+  for (const SessionId id : std::vector<SessionId>(found->second->sessions)) {
+    core_.Emit(CloseSession{id, signal.why});
+    EndSession(*core_.sessions.Find(id), signal.why, Ending::kAbrupt);
+  }
+  // A job with a time to live goes on without sessions.
+  const auto lingers = core_.jobs.find(signal.job);
+  if (lingers != core_.jobs.end()) state_.DropUnannounced(*lingers->second);
 }
 
 }  // namespace memtide

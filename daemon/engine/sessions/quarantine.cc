@@ -12,11 +12,12 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "base/check.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::Quarantine(SessionId session, ChunkIndex index) {
+void Jobs::Quarantine(SessionId session, ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   const SlotNumber slot = chunk.slot(Tier::kDevice).number();
   chunk.job->share(Tier::kDevice).Quarantine(slot);
@@ -30,21 +31,7 @@ void EngineState::Quarantine(SessionId session, ChunkIndex index) {
   core_.ScheduleChunk(index);
 }
 
-bool EngineState::InQuarantine(const Chunk& chunk) const {
-  const Slot& slot = chunk.slot(Tier::kDevice);
-  return slot && chunk.job->share(Tier::kDevice).slots().in_quarantine(slot.number());
-}
-
-void EngineState::LeaveQuarantine(ChunkIndex index) {
-  const Chunk& chunk = core_.chunks[index];
-  // Slots at the home tier stay.
-  if (chunk.job->home == Tier::kDevice) return;
-  const bool needed = chunk.pinned_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice);
-  if (chunk.valid_at(Tier::kDevice) && needed) return;
-  DropCopy(index, Tier::kDevice);
-}
-
-void EngineState::On(const ClientQuiet& event) {
+void Jobs::On(const ClientQuiet& event) {
   const auto found = quarantines_.find(event.session);
   if (found == quarantines_.end()) return;
   Job& job = *found->second.job;
@@ -55,7 +42,7 @@ void EngineState::On(const ClientQuiet& event) {
   }
   Share& share = job.share(Tier::kDevice);
   for (const SlotNumber slot : slots) share.EndQuarantine(slot);
-  if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
+  if (job.state() == JobState::kEnding) return state_.MaybeDropMemory(job);
   // Chunks that waited in their slots, and those that wait for one.
   const std::set<SlotNumber> ended(slots.begin(), slots.end());
   for (const ChunkIndex index : job.members) {
@@ -64,7 +51,21 @@ void EngineState::On(const ClientQuiet& event) {
       core_.ScheduleChunk(index);
   }
   core_.ScheduleRoomCheck(job, Tier::kDevice);
-  AllocateWaiting(job);
+  state_.AllocateWaiting(job);
+}
+
+void Jobs::CheckInvariants() const {
+  for (const WaitingOpen& open : core_.opens) {
+    const Session* const session = core_.sessions.Find(open.call.session);
+    MEMTIDE_CHECK(session != nullptr && session->opening);
+  }
+  for (const auto& [id, quarantined] : quarantines_) {
+    MEMTIDE_CHECK(core_.sessions.Find(id) == nullptr);
+    MEMTIDE_CHECK(core_.jobs.count(quarantined.job->id) == 1);
+    for (const SlotNumber slot : quarantined.slots) {
+      MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
+    }
+  }
 }
 
 }  // namespace memtide

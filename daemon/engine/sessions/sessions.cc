@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::On(const ClientConnected& event) {
+void Jobs::On(const ClientConnected& event) {
   const absl::Status status =
       core_.draining || core_.refuses_sessions
           ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
@@ -17,18 +17,18 @@ void EngineState::On(const ClientConnected& event) {
   core_.Emit(CloseSession{event.session, status});
 }
 
-void EngineState::On(const ClientGone& event) {
+void Jobs::On(const ClientGone& event) {
   Session* session = core_.sessions.Find(event.session);
   if (session == nullptr) return;
   EndSession(*session, absl::UnavailableError("the session ended"), Ending::kAbrupt);
 }
 
-void EngineState::On(const RenewCall& event) {
+void Jobs::On(const RenewCall& event) {
   if (core_.CallingSession(event.call, event.session) != nullptr) core_.Answer(event.call);
 }
 
 // A session that has ended already is closed with success, because the client may repeat the call.
-void EngineState::On(const CloseCall& event) {
+void Jobs::On(const CloseCall& event) {
   Session* session = core_.sessions.Find(event.session);
   if (session != nullptr) {
     EndSession(*session, absl::UnavailableError("the session was closed"), Ending::kOrderly);
@@ -39,12 +39,13 @@ void EngineState::On(const CloseCall& event) {
 
 // Ends all that the session has before it leaves the table: SessionTable::Erase() checks that
 // nothing is left.
-void EngineState::EndSession(Session& session, const absl::Status& why, Ending ending) {
+void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
-  EndWaitingParts(session, why);
-  EndOffers(session, why);
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
-  for (const CallId call : std::set<CallId>(session.evicts)) EndEvict(*core_.evicts.at(call), why);
+  state_.EndWaitingParts(session, why);
+  state_.EndOffers(session, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) state_.Fail(*waiter, why);
+  for (const CallId call : std::set<CallId>(session.evicts))
+    state_.EndEvict(*core_.evicts.at(call), why);
   // A part that the mover computes uses its memory until StepDone, and only counts for the session
   // no longer. What the session computes ends with it.
   std::set<StepId> parts;
@@ -54,10 +55,10 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
     if (running.offer != nullptr) running.offer->EndCounts();
     if (part != 0) parts.insert(step);
   }
-  for (const StepId part : parts) EndStep(part, why, 0);
+  for (const StepId part : parts) state_.EndStep(part, why, 0);
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
-    if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
+    if (resize.has_value() && resize->session == id) state_.EndResize(*session.job, why);
     for (const ChunkIndex index : session.job->members) {
       if (index == kNoChunk || !core_.chunks[index].live()) continue;
       const Pin* pin = core_.chunks[index].FindPin(id);
@@ -71,21 +72,21 @@ void EngineState::EndSession(Session& session, const absl::Status& why, Ending e
       if (pin->access == Access::kWrite) {
         core_.chunks[index].copies.torn = true;
         // A call that writes the chunk goes on waiting, and makes it whole.
-        FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
+        state_.FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
       }
-      ReleaseLease(session, index);
+      state_.ReleaseLease(session, index);
     }
   }
   session.left_behind.clear();
-  WithdrawOffers(session);
-  LeaveGroup(session);
-  if (session.job != nullptr) LeaveRanks(session);
-  if (session.job != nullptr) LeaveRegions(*session.job, id);
+  state_.WithdrawOffers(session);
+  state_.LeaveGroup(session);
+  if (session.job != nullptr) state_.LeaveRanks(session);
+  if (session.job != nullptr) state_.LeaveRegions(*session.job, id);
   LeaveJob(session);
   core_.sessions.Erase(id);
 }
 
-void EngineState::On(const Tick&) {
+void Jobs::On(const Tick&) {
   for (const SessionId id : core_.sessions.Tick(core_.now)) {
     ++core_.counters.sessions_lost;
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
@@ -96,12 +97,12 @@ void EngineState::On(const Tick&) {
     core_.Emit(CloseSession{id, why});  // Before its memory goes.
     // Its process may go on, unlike one whose connection closed.
     Job* const job = core_.sessions.Find(id)->job;
-    if (job != nullptr) ExposeRegions(*job);
+    if (job != nullptr) state_.ExposeRegions(*job);
     EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
   // A Tick is also the clock of all deadlines: no event of its own comes for them.
   ExpireCalls();
-  ExpireResizes();
+  state_.ExpireResizes();
   std::vector<Job*> expired;
   for (auto& [id, job] : core_.jobs) {
     if (job->state() == JobState::kLingering && core_.now >= job->lingers_until &&
@@ -110,8 +111,8 @@ void EngineState::On(const Tick&) {
     }
     // A write or segment that failed is tried again at a Tick, so that an error that persists
     // causes no busy loop.
-    RetryWrites(*job);
-    ReportFailures(*job);
+    state_.RetryWrites(*job);
+    state_.ReportFailures(*job);
     core_.ledger.RetrySegments(*job->shares);
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).exists()) continue;
@@ -121,17 +122,16 @@ void EngineState::On(const Tick&) {
       core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  offers_due_ = !offers_.empty();
-  TickRepeatedOffers();
-  ServeWrites();
+  state_.TickOffers();
+  state_.ServeWrites();
   for (Job* job : expired) EndJob(*job);
-  ShrinkOverQuota();
+  state_.ShrinkOverQuota();
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
-  Scrub();
+  state_.Scrub();
 }
 
-void EngineState::ExpireCalls() {
+void Jobs::ExpireCalls() {
   // The oldest call fails first. Fail() erases from deadlines.
   std::set<CallId> late;
   for (const auto& [deadline, call] : core_.deadlines) {
@@ -145,7 +145,8 @@ void EngineState::ExpireCalls() {
     Waiter* const waiter = found->second.get();
     const Job& job = *waiter->job;
     if (core_.writes.WaitingOf(job.id) > 0) {
-      Fail(*waiter, AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+      state_.Fail(*waiter,
+                  AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
       continue;
     }
     ++core_.counters.deadlines_exceeded;
@@ -164,7 +165,7 @@ void EngineState::ExpireCalls() {
     if (!job.last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }
-    Fail(*waiter, absl::DeadlineExceededError(text));
+    state_.Fail(*waiter, absl::DeadlineExceededError(text));
   }
   for (const auto& [id, job] : core_.jobs) {
     for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {
@@ -172,22 +173,23 @@ void EngineState::ExpireCalls() {
       core_.Refuse(late.call.call,
                    absl::DeadlineExceededError("another rank did not end the part"));
     }
-    EndWaitForRanks(*job);
-    ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) FreeOrphans(*job);
+    state_.EndWaitForRanks(*job);
+    state_.ExpireWaitForSnapshot(*job);
+    if (job->orphans_remain) state_.FreeOrphans(*job);
   }
   for (const CallId call : late) {
     const auto found = core_.evicts.find(call);
     if (found == core_.evicts.end()) continue;
     EvictOperation& evict = *found->second;
     if (core_.writes.WaitingOf(evict.job->id) > 0) {
-      EndEvict(evict, AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
+      state_.EndEvict(evict,
+                      AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
       continue;
     }
     ++core_.counters.deadlines_exceeded;
-    EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
-                        evict.missing, " chunks did not reach the ", TierName(evict.tier),
-                        " tier in time; ", evict.job->last_error.message())));
+    state_.EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
+                               evict.missing, " chunks did not reach the ", TierName(evict.tier),
+                               " tier in time; ", evict.job->last_error.message())));
   }
 }
 

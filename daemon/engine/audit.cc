@@ -1,16 +1,17 @@
 // Invariants: what holds between any two events.
 //
-// CheckInvariants() checks all of it, for tests. Audit() does so in the daemon, in pieces of
+// CheckInvariants() checks all of it, for tests. Next() does so in the daemon, in pieces of
 // bounded size, one at each tick. What it finds ends the daemon, with the reason in the log, and
 // not the job alone: to end a job is to free what its books name, and these are what is wrong. A
 // slot with two owners may have two tenants. The next daemon restores named jobs from the journal,
 // and gives up those whose records contradict each other (records/record.cc).
+#include "daemon/engine/audit.h"
+
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
-#include "daemon/engine/state.h"
 
 namespace memtide {
 
@@ -58,7 +59,7 @@ struct JobTally {
 
 // What the share does not know: chunks, sessions and segments of the engine. `used`: the slots of
 // chunks.
-void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
+void Audit::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
   const Share& share = job.share(tier);
   const SlotPool& slots = share.slots();
   MEMTIDE_CHECK(slots.used_slots() == used.size());
@@ -81,7 +82,7 @@ void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumbe
 }
 
 // The reason for which each call that is not admitted waits still holds.
-void EngineState::CheckWaiting() const {
+void Audit::CheckWaiting() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
   for (const auto& [call, waiter] : core_.waiters) {
     ++all[waiter->job].first;
@@ -92,7 +93,7 @@ void EngineState::CheckWaiting() const {
     if (waiter->admitted) continue;
     const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
     const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
-    MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
+    MEMTIDE_CHECK(state_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
   }
   for (const auto& [call, evict] : core_.evicts) {
@@ -121,7 +122,7 @@ void EngineState::CheckWaiting() const {
   }
 }
 
-void EngineState::CheckChunk(ChunkIndex index) const {
+void Audit::CheckChunk(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   if (chunk.job == nullptr) return;
   MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
@@ -159,8 +160,8 @@ void EngineState::CheckChunk(ChunkIndex index) const {
         << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
     // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
-    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
-    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
+    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == state_.MayLeave(chunk, tier));
+    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == state_.IsPinnedAt(chunk, tier));
   }
   for (const Pin& pin : chunk.pins) {
     MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
@@ -173,7 +174,7 @@ void EngineState::CheckChunk(ChunkIndex index) const {
 }
 
 // What is taken for chunks that are about to leave what is common.
-void EngineState::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
+void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
   for (const auto& [call, waiter] : core_.waiters) {
     for (const Slot& home : waiter->homes) {
       if (home && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.number()).second);
@@ -181,13 +182,13 @@ void EngineState::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
   }
 }
 
-void EngineState::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
+void Audit::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
   for (const SlotNumber slot : job.duplicated.slots()) {
     MEMTIDE_CHECK(used->insert(slot).second) << "a content has the slot of a chunk";
   }
 }
 
-void EngineState::CheckJob(const Job& job) const {
+void Audit::CheckJob(const Job& job) const {
   JobTally tally;
   for (const ChunkIndex index : job.members) {
     if (index != kNoChunk) tally.Add(core_.chunks[index]);
@@ -244,7 +245,7 @@ void EngineState::CheckJob(const Job& job) const {
 }
 
 // What needs no sums over chunks.
-void EngineState::CheckTables() const {
+void Audit::CheckTables() const {
   core_.ledger.CheckInvariants();
   core_.record_log.CheckInvariants();
   core_.writes.CheckInvariants();
@@ -253,16 +254,7 @@ void EngineState::CheckTables() const {
   core_.work.CheckInvariants();
   MEMTIDE_CHECK(core_.work.empty()) << "an event left work behind";
   core_.sessions.CheckInvariants();
-  for (const WaitingOpen& open : opens_) {
-    const Session* const session = core_.sessions.Find(open.call.session);
-    MEMTIDE_CHECK(session != nullptr && session->opening);
-  }
-  for (const auto& [id, quarantined] : quarantines_) {
-    MEMTIDE_CHECK(core_.sessions.Find(id) == nullptr && core_.jobs.count(quarantined.job->id) == 1);
-    for (const SlotNumber slot : quarantined.slots) {
-      MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
-    }
-  }
+  jobs_.CheckInvariants();
   Bytes manifests;
   for (const auto& [id, job] : core_.jobs) {
     manifests += Bytes(job->manifest.text().size());
@@ -276,7 +268,7 @@ void EngineState::CheckTables() const {
   for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
 }
 
-void EngineState::CheckInvariants() const {
+void Audit::CheckInvariants() const {
   CheckTables();
   core_.chunks.CheckInvariants();
   std::map<const CommonContent*, uint32_t> readers;
@@ -293,7 +285,7 @@ void EngineState::CheckInvariants() const {
   for (const auto& [id, job] : core_.jobs) CheckJob(*job);
 }
 
-void EngineState::Audit() {
+void Audit::Next() {
   if (audited_chunks_ == 0) CheckTables();
   if (audited_chunks_ < core_.chunks.size()) {
     const uint32_t end = std::min(core_.chunks.size(), audited_chunks_ + kAuditedChunks);
