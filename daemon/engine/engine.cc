@@ -40,7 +40,7 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   state_.ReplaceExposed();
   jobs_.AnswerDrained();
   // The record has the state after all work of the event.
-  state_.EmitRecord(before);
+  records_.EmitRecord(before);
   core_.effects = nullptr;
   if (std::holds_alternative<Tick>(event)) audit_.Next();
 }
@@ -71,9 +71,9 @@ void EngineParts::Dispatch(const Event& event) {
                         [this](const StoreDropped& e) { state_.On(e); },
                         [this](const Tick& e) { jobs_.On(e); },
                         [this](const StepCall& e) { state_.On(e); },
-                        [this](const CommitCall& e) { state_.On(e); },
+                        [this](const CommitCall& e) { commits_.On(e); },
                         [this](const StepDone& e) { state_.On(e); },
-                        [this](const Restore& e) { state_.On(e); },
+                        [this](const Restore& e) { records_.On(e); },
                         [this](const HostMemory& e) { state_.On(e); },
                         [this](const SlotReleased& e) { state_.On(e); },
                         [this](const SlotPopulated& e) { state_.On(e); },
@@ -84,7 +84,7 @@ void EngineParts::Dispatch(const Event& event) {
                         [this](const DeviceState& e) { jobs_.On(e); },
                         [this](const EndJobCall& e) { jobs_.On(e); },
                         [this](const SetQuotasCall& e) { state_.On(e); },
-                        [this](const SnapshotSaved& e) { state_.On(e); },
+                        [this](const SnapshotSaved& e) { records_.On(e); },
                         [this](const DuplicateCall& e) { state_.On(e); }},
              event);
 }
@@ -97,7 +97,7 @@ void EngineParts::Settle() {
       if (core_.work.has_signals()) {
         HandOnSignals();
       } else if (const absl::optional<ChunkIndex> index = core_.work.TakeChunk()) {
-        state_.Advance(*index);
+        Advance(*index);
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         state_.MakeRoom(*check->job, check->tier);
       } else if (!state_.RetryOffers() && !state_.StartOwnOffers() &&
@@ -110,12 +110,21 @@ void EngineParts::Settle() {
   } while (true);
 }
 
+void EngineParts::Advance(ChunkIndex index) {
+  if (!state_.Advance(index)) return;
+  records_.WriteForSnapshot(index);
+  state_.EndAdvance(index);
+}
+
 void EngineParts::HandOnSignals() {
   for (const Signal& signal : core_.work.TakeSignals()) {
     std::visit(Overloaded{
                    [this](const JobMade& s) { jobs_.On(s); },
                    [this](const RegionsReplaced& s) { jobs_.On(s); },
                    [this](const WrittenUnseen& s) { jobs_.On(s); },
+                   [this](const ChunkFreed& s) { records_.On(s); },
+                   [this](const WritesFail& s) { records_.On(s); },
+                   [this](const CommitsPossible& s) { commits_.On(s); },
                },
                signal);
   }

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "daemon/engine/audit.h"
+#include "daemon/engine/commits.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/inspection.h"
 #include "daemon/engine/jobs.h"
+#include "daemon/engine/records.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -27,11 +29,15 @@ class EngineParts {
   void Dispatch(const Event& event);
   // Takes the listed work until nothing moves.
   void Settle();
+  // The chunk takes its next step.
+  void Advance(ChunkIndex index);
   void HandOnSignals();
 
   Core core_;
   EngineState state_{core_};
-  Jobs jobs_{core_, state_};
+  Records records_{core_, state_};
+  Commits commits_{core_, state_, records_};
+  Jobs jobs_{core_, state_, records_, commits_};
   Inspection inspection_{core_, state_};
   Audit audit_{core_, state_, jobs_};
 };

@@ -9,14 +9,17 @@
 #include <map>
 #include <vector>
 
+#include "daemon/engine/commits.h"
 #include "daemon/engine/core.h"
+#include "daemon/engine/records.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
 class Jobs {
  public:
-  Jobs(Core& core, EngineState& state) : core_(core), state_(state) {}
+  Jobs(Core& core, EngineState& state, Records& records, Commits& commits)
+      : core_(core), state_(state), records_(records), commits_(commits) {}
 
   void On(const ClientConnected& event);
   void On(const ClientGone& event);
@@ -60,6 +63,8 @@ class Jobs {
 
   Core& core_;
   EngineState& state_;
+  Records& records_;
+  Commits& commits_;
 
   struct Quarantined {
     Job* job;

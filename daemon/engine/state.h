@@ -26,8 +26,6 @@ class EngineState {
  public:
   explicit EngineState(Core& core) : core_(core) {}
 
-  // --- sessions/sessions.cc ---
-
   // --- sessions/quarantine.cc ---
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
   bool InQuarantine(const Chunk& chunk) const;
@@ -230,44 +228,7 @@ class EngineState {
   void EndWaitingParts(Session& session, const absl::Status& why);
 
   // --- ranks/commits.cc ---
-  void CommitWithRanks(Job& job, const CommitCall& event);
-  void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
-  std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
-  void TryCommitTogether(Job& job);
-  std::set<SessionId> RanksOf(Job& job, SessionId first);
-  void EndWaitForRanks(Job& job);
-  void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
-  struct CommittedIds {
-    SessionId session;
-    ChunkId chunk, shadow;
-  };
-  bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
-                    const std::vector<CommittedIds>& ids) const;
-  bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-               const std::vector<CommittedIds>& ids);
-  void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                        const std::vector<CommittedIds>& ids);
-  void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
-  void LeaveRanks(Session& session);
-
-  // --- ranks/groups.cc ---
-  absl::Status CheckGroup(const Session& session, const OpenCall& event) const;
-  std::vector<Session*> GroupOf(const Session& session);
-  static void SetRank(Session& session, const OpenCall& event);
-  void JoinGroup(Session& session);
-  void LeaveGroup(Session& session);
-  void CommitWithGroup(Session& session, const CommitCall& event);
-  void CommitGroup(const std::vector<Session*>& ranks);
-
-  // --- ranks/kept_ranks.cc ---
-  absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
-  void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
-  std::set<SessionId> AllRanks(const Job& job);
-  void RankHasEnded(Job& job, const Session& session);
-  static absl::Status RankEnded(const std::string& name, uint32_t rank);
-  void EndWaitForAllRanks(Job& job);
-  void NoteCommit(Job& job, Session& session, const CommitCall& call);
 
   // --- common/contents.cc ---
   // The common contents of the session's user, of its chunk size.
@@ -355,13 +316,6 @@ class EngineState {
   void Discard(ChunkIndex index);
 
   // --- chunks/commit.cc ---
-  void On(const CommitCall& event);
-  // `last`: the number of the last committed step.
-  absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
-  absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
-                                                           const CommitCall& event, bool together);
-  void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);
-  absl::Status CheckManifests(const Session& session, Bytes size) const;
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -370,7 +324,9 @@ class EngineState {
   // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  void Advance(ChunkIndex index);
+  // The chunk takes its next step. True: what else is to move has its turn, and then EndAdvance().
+  bool Advance(ChunkIndex index);
+  void EndAdvance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
   // slot.
   bool PromoteTo(ChunkIndex index, Tier tier);
@@ -476,46 +432,8 @@ class EngineState {
   absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
-  // --- inspection/inspect.cc ---
-
-  // --- records/record.cc ---
-  // Inserts the record before the other effects of the event, which start at `before`.
-  void EmitRecord(size_t before);
-  bool IsRecorded(ChunkIndex index) const;
-  JobRecord RecordOf(const Job& job) const;
-  ChunkRecord RecordOf(ChunkIndex index) const;
-  void On(const Restore& event);
-  void KeepNumbersOf(const JobRecord& record);
-  absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
-  absl::Status RestoreMemory(Job& job, const JobRecord& record);
-  absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
-                                                 const std::vector<const ChunkRecord*>& chunks);
-  void RestoreChunk(Job& job, const ChunkRecord& record);
-  void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-              const absl::Status& why);
-
   // --- records/snapshots.cc ---
-  void On(const SnapshotSaved& event);
-  absl::Status CheckDurable(const OpenCall& event) const;
-  void SetDurable(Job& job, uint32_t every);
-  void AnswerCommit(Job& job, const CommitCall& event);
-  void SaveLastSteps(Job& job);
-  void BeginSaving(Job& job);
-  void SaveWhenWritten(Job& job);
-  void WriteForSnapshot(ChunkIndex index);
-  void LeaveSnapshot(ChunkIndex index);
   bool LeaveSnapshotSlot(ChunkIndex index);
-  void RefuseCommits(Job& job, const absl::Status& why);
-  static std::string NotDurable(uint64_t step, const absl::Status& why);
-  static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
-  void DistrustStores(Job& job);
-  void EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why);
-  void ExpireWaitForSnapshot(Job& job);
-  void EndSnapshots(Job& job);
-  static void AdoptSnapshot(Job& job, const Snapshot& snapshot);
-  void RestoreFrom(const Snapshot& snapshot);
-
-  // --- invariants.cc ---
 
  private:
   Core& core_;

@@ -54,7 +54,8 @@ void EngineState::On(const FreeCall& event) {
   reply.call = event.call;
   core_.sessions.Remember(*session, event.request_id, kFreeKind, reply);
   core_.Emit(std::move(reply));
-  TryCommitTogether(*session->job);
+  Job& job = *session->job;
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
@@ -90,7 +91,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
   core_.chunks.Free(index);
-  LeaveSnapshot(index);
+  if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, index});
   // A slot that a transfer still uses will be free without the chunk's doing.
   chunk.claim.End();
   chunk.of_common.End();

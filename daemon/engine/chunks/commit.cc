@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/commits.h"
 
 namespace memtide {
 
@@ -24,8 +24,8 @@ size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
 
 }  // namespace
 
-absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
-                                      const CommitCall& event) const {
+absl::Status Commits::CheckCommit(const Session& session, uint64_t last,
+                                  const CommitCall& event) const {
   const Limits& limits = core_.options.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
@@ -46,7 +46,7 @@ absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
 }
 
 // The journal has the manifests of all jobs, and must have room for those of every user.
-absl::Status EngineState::CheckManifests(const Session& session, Bytes size) const {
+absl::Status Commits::CheckManifests(const Session& session, Bytes size) const {
   const Job& job = *session.job;
   const Manifest& replaced =
       job.keeps_ranks() ? job.kept_ranks[session.rank].manifest : job.manifest;
@@ -68,9 +68,9 @@ absl::Status EngineState::CheckManifests(const Session& session, Bytes size) con
 
 // Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:
 // ranks of one job share it.
-absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Session& session,
-                                                                      const CommitCall& event,
-                                                                      bool together) {
+absl::StatusOr<std::vector<ChunkIndex>> Commits::ResolveCommitted(const Session& session,
+                                                                  const CommitCall& event,
+                                                                  bool together) {
   const Job& job = *session.job;
   std::vector<ChunkIndex> indices;
   absl::Status status;
@@ -105,14 +105,14 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Sess
   return indices;
 }
 
-void EngineState::On(const CommitCall& event) {
+void Commits::On(const CommitCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   // Ranks that share nothing commit each for itself.
   const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == last) return AnswerCommit(job, event);
+  if (event.step != 0 && event.step == last) return records_.AnswerCommit(job, event);
   absl::Status status = CheckCommit(*session, last, event);
   const bool in_group = event.with_all_ranks && !session->group.empty();
   const bool with_all_ranks = event.with_all_ranks && (job.keeps_ranks() || in_group);
@@ -133,99 +133,38 @@ void EngineState::On(const CommitCall& event) {
     return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
   CarryOut(*session, event, *indices);
-  ForgetLostResults(job);
-  AnswerCommit(job, event);
+  state_.ForgetLostResults(job);
+  records_.AnswerCommit(job, event);
 }
 
 // REQUIRES: ResolveCommitted().
-void EngineState::CarryOut(Session& session, const CommitCall& event,
-                           const std::vector<ChunkIndex>& indices) {
+void Commits::CarryOut(Session& session, const CommitCall& event,
+                       const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
     const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
-    if (is_common && !TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
-      ExchangeNames(job, event, i, chunk, shadow);
+    if (is_common && !state_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      state_.ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    WithdrawOffer(session, event.chunks[i]);
-    OfferUnpinned(chunk);
-    if (!is_common) SwapContents(chunk, shadow);
-    ResultMoved(shadow, chunk);
-    UnlinkShadow(chunk);
-    UnlinkShadow(shadow);
+    state_.WithdrawOffer(session, event.chunks[i]);
+    state_.OfferUnpinned(chunk);
+    if (!is_common) state_.SwapContents(chunk, shadow);
+    state_.ResultMoved(shadow, chunk);
+    state_.UnlinkShadow(chunk);
+    state_.UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.
     if (event.keep_old_content) continue;
     // The next step is expected to write the same pair, so predictions regard the two as a pair
     // (decision 10).
-    LinkShadow(chunk, shadow);
-    Discard(shadow);
+    state_.LinkShadow(chunk, shadow);
+    state_.Discard(shadow);
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
   NoteCommit(job, session, event);
-}
-
-void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
-  core_.chunks[index].counterpart = shadow;
-  core_.chunks[shadow].counterpart = index;
-  core_.chunks[shadow].is_shadow = true;
-}
-
-// Ends the pair. The predicted next use of the counterpart's content depended on it.
-void EngineState::UnlinkShadow(ChunkIndex index) {
-  const ChunkIndex counterpart = std::exchange(core_.chunks[index].counterpart, kNoChunk);
-  core_.chunks[index].is_shadow = false;
-  if (counterpart == kNoChunk) return;
-  core_.chunks[counterpart].counterpart = kNoChunk;
-  core_.chunks[counterpart].is_shadow = false;
-  Rank(counterpart);
-}
-
-// Cancels the movements that are pending for the present content, which goes to another chunk or
-// nowhere.
-void EngineState::ForgetWishes(ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  StopPrefetch(chunk);
-  CancelEviction(chunk);
-  for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
-  StopWaitingForWrite(index);
-  chunk.write_back_from.reset();
-  chunk.evicted = chunk.wrote_back = false;
-  chunk.failures = 0;
-}
-
-void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
-  Chunk& a = core_.chunks[index_a];
-  Chunk& b = core_.chunks[index_b];
-  MEMTIDE_CHECK(!a.pinned() && !b.pinned());
-  ForgetWishes(index_a);
-  ForgetWishes(index_b);
-  // Neither chunk ever had this version. A speculative step part that has read one of them
-  // therefore does not count (decision 13).
-  const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
-  const bool a_is_made = a.is_made(), b_is_made = b.is_made();
-  for (Chunk* chunk : {&a, &b}) {
-    // A transfer of the current content stays valid under the new version. A transfer of an older
-    // version does not.
-    if (chunk->copies.flight != nullptr) {
-      Flight& flight = *chunk->copies.flight;
-      flight.version = flight.version == chunk->version ? fresh : Version(0);
-    }
-    chunk->version = fresh;
-  }
-  std::swap(a.copies, b.copies);
-  a.made = b_is_made ? fresh : Version();
-  b.made = a_is_made ? fresh : Version();
-  for (const ChunkIndex index : {index_a, index_b}) {
-    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies.flight;
-    // The transfer belongs to its slots, which the other chunk has now.
-    if (flight != nullptr) core_.transfers[flight->transfer] = index;
-    core_.MarkDirty(index);
-    Rank(index);
-    core_.ScheduleChunk(index);
-  }
 }
 
 }  // namespace memtide

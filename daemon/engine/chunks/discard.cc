@@ -65,7 +65,7 @@ void EngineState::On(const DiscardCall& event) {
   reply.call = event.call;
   core_.sessions.Remember(*session, event.request_id, kDiscardKind, reply);
   core_.Emit(std::move(reply));
-  TryCommitTogether(job);
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void EngineState::Discard(ChunkIndex index) {

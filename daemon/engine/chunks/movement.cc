@@ -8,13 +8,13 @@
 
 namespace memtide {
 
-void EngineState::Advance(ChunkIndex index) {
+bool EngineState::Advance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies.flight) return;
+  if (!chunk.live() || chunk.copies.flight) return false;
   if (chunk.job->is_replacing()) {  // RegionCopied() lists it again.
     for (const Tier t : kMemoryTiers) UpdateVictim(index, t);
-    return;
+    return false;
   }
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
@@ -46,7 +46,11 @@ void EngineState::Advance(ChunkIndex index) {
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
-  if (chunk.job->snapshots.saving.has_value()) WriteForSnapshot(index);
+  return true;
+}
+
+void EngineState::EndAdvance(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
   SchedulePrefetch(*chunk.job);
   if (chunk.copies.flight) return;
   for (const Tier tier : kMemoryTiers) {

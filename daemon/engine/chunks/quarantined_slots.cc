@@ -18,4 +18,22 @@ void EngineState::LeaveQuarantine(ChunkIndex index) {
   DropCopy(index, Tier::kDevice);
 }
 
+// Before the chunk is written to SSD: it leaves a slot that a snapshot names. False: there is no
+// other slot until a snapshot is saved.
+bool EngineState::LeaveSnapshotSlot(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
+  Job& job = *chunk.job;
+  Share& ssd = job.share(Tier::kSsd);
+  Slot& slot = chunk.slot(Tier::kSsd);
+  if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
+  Slot other = ssd.Take();
+  if (other) {
+    slot = std::move(other);
+    core_.MarkDirty(index);
+    return true;
+  }
+  RetryLater(index);
+  return false;
+}
+
 }  // namespace memtide

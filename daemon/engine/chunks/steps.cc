@@ -101,7 +101,7 @@ void EngineState::On(const StepCall& event) {
     if (!status.ok()) return core_.Refuse(event.call, status);
   }
   Wait(*session, event.call, *std::move(indices), event.reads, std::move(run), event.deadline);
-  TryCommitTogether(job);
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void EngineState::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,

@@ -152,7 +152,7 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
     // One retry helps against a passing error.
     const absl::optional<JobSnapshots::Saving>& saving = job.snapshots.saving;
     const bool awaits_writes = saving.has_value() && !saving->is_started;
-    if (failed.tries >= 2 && awaits_writes) RefuseCommits(job, named);
+    if (failed.tries >= 2 && awaits_writes) core_.work.Send(WritesFail{job.id, named});
   }
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.

@@ -1,4 +1,6 @@
 // Commits of several ranks in one event: of those that share contents, or of all (kept_ranks.cc).
+#include "daemon/engine/commits.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -6,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
 
 namespace memtide {
 
@@ -17,7 +18,7 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 
 }  // namespace
 
-void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
+void Commits::CommitWithRanks(Job& job, const CommitCall& event) {
   const Duration most = core_.options.limits.max_wait;
   job.commits.push_back(
       {event, core_.now + (event.with_all_ranks ? most : std::min(kPatience, most))});
@@ -25,14 +26,14 @@ void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
 }
 
 // Ends the commit of this session that waits, if there is one.
-void EngineState::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
+void Commits::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
   const auto waiting = FindCommit(job, session);
   if (waiting == job.commits.end()) return;
   core_.Refuse(waiting->call.call, why);
   job.commits.erase(waiting);
 }
 
-std::vector<WaitingCommit>::iterator EngineState::FindCommit(Job& job, SessionId session) {
+std::vector<WaitingCommit>::iterator Commits::FindCommit(Job& job, SessionId session) {
   return std::find_if(
       job.commits.begin(), job.commits.end(),
       [session](const WaitingCommit& commit) { return commit.call.session == session; });
@@ -40,7 +41,7 @@ std::vector<WaitingCommit>::iterator EngineState::FindCommit(Job& job, SessionId
 
 // Carries out each commit that waits, with those of the ranks that share what it commits, when all
 // of these ranks have called.
-void EngineState::TryCommitTogether(Job& job) {
+void Commits::TryCommitTogether(Job& job) {
   for (size_t i = 0; i < job.commits.size();) {
     const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
     if (ranks.empty()) {
@@ -59,7 +60,7 @@ void EngineState::TryCommitTogether(Job& job) {
 
 // The ranks that commit in one event with this one: itself, and those that have called and share
 // what one of them commits. Empty: one that has not called, and is behind, shares it.
-std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
+std::set<SessionId> Commits::RanksOf(Job& job, SessionId first) {
   if (FindCommit(job, first)->call.with_all_ranks) return AllRanks(job);
   std::set<SessionId> ranks = {first};
   std::vector<SessionId> to_follow = {first};
@@ -91,7 +92,7 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
 
 // A rank may share a content that it does not step, or not as often as others, and wait for them
 // elsewhere. So a commit waits for a time only, and not again before the ranks have come together.
-void EngineState::EndWaitForRanks(Job& job) {
+void Commits::EndWaitForRanks(Job& job) {
   EndWaitForAllRanks(job);
   const bool is_late =
       std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
@@ -107,7 +108,7 @@ void EngineState::EndWaitForRanks(Job& job) {
 }
 
 // Commits steps of several ranks, all of them or none.
-void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
+void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
   absl::Status status;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
@@ -155,15 +156,15 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  ForgetLostResults(job);
+  state_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
-  for (const WaitingCommit& commit : commits) AnswerCommit(job, commit.call);
+  for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
 
 // Whether all ids of both entries are committed, so that what the entries hold may be exchanged. It
 // stays where a rank that has written since has left its lease for reading.
-bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
-                               const std::vector<CommittedIds>& ids) const {
+bool Commits::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
+                           const std::vector<CommittedIds>& ids) const {
   for (const SessionId session : job.sessions) {
     if (!core_.chunks[a].pinned() && !core_.chunks[b].pinned()) break;  // There is no lease.
     for (const auto& [id, left] : core_.sessions.Find(session)->left_behind) {
@@ -178,8 +179,8 @@ bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
 
 // Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Those of
 // other sessions do not, where only ids change what they name.
-bool EngineState::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-                          const std::vector<CommittedIds>& ids) {
+bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
+                      const std::vector<CommittedIds>& ids) {
   Chunk& chunk = core_.chunks[index];
   if (CommitsAllOf(job, index, other, ids)) {
     return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
@@ -192,20 +193,20 @@ bool EngineState::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || state_.HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
 // Some ranks commit the same pair of entries, by these ids.
-void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                                   const std::vector<CommittedIds>& ids) {
-  UnlinkShadow(chunk);
-  UnlinkShadow(shadow);
+void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                               const std::vector<CommittedIds>& ids) {
+  state_.UnlinkShadow(chunk);
+  state_.UnlinkShadow(shadow);
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
-    SwapContents(chunk, shadow);
-    ResultMoved(shadow, chunk);
-    LinkShadow(chunk, shadow);
+    state_.SwapContents(chunk, shadow);
+    state_.ResultMoved(shadow, chunk);
+    state_.LinkShadow(chunk, shadow);
     return;
   }
   core_.MarkDirty(chunk);
@@ -217,21 +218,9 @@ void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow
   }
 }
 
-// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
-// are late find it in `to`. What has been written since is no result.
-void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
-  SharedParts& parts = core_.chunks[to].job->parts;
-  parts.ForgetWriter(to);
-  if (core_.chunks[to].is_made()) {
-    parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
-  } else {
-    parts.ForgetWriter(from);
-  }
-}
-
 // Discards what shadow chunks hold, but for a content that some rank has not stepped: it stays
 // shared, and a rank that writes its shadow chunk gets another entry.
-void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
+void Commits::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
   std::set<ChunkIndex> discarded;
   for (const ChunkId id : shadows) {
     const ChunkIndex index = *core_.ids.Find(job, id);
@@ -241,13 +230,13 @@ void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
     });
     // A lease that was left behind keeps it, too.
     const bool in_use = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty();
-    if (all && !in_use && discarded.insert(index).second) Discard(index);
+    if (all && !in_use && discarded.insert(index).second) state_.Discard(index);
   }
 }
 
 // The session of a rank ends. The others go on without it, as they would without memtide, unless it
 // is kept for its next session.
-void EngineState::LeaveRanks(Session& session) {
+void Commits::LeaveRanks(Session& session) {
   Job& job = *session.job;
   RefuseCommit(job, session.id, absl::UnavailableError("the session ended"));
   if (job.keeps_ranks()) {
@@ -256,6 +245,11 @@ void EngineState::LeaveRanks(Session& session) {
     job.names.RemoveShared(session.id);
   }
   TryCommitTogether(job);
+}
+
+void Commits::On(const CommitsPossible& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) TryCommitTogether(*found->second);
 }
 
 }  // namespace memtide

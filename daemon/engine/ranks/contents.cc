@@ -191,7 +191,7 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     MoveId(job, id, shared, copy);
   }
   On(unsharing.call);
-  TryCommitTogether(job);
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void EngineState::DropCopies(const Unsharing& unsharing) {

@@ -8,67 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "daemon/engine/jobs.h"
+#include "daemon/engine/commits.h"
 
 namespace memtide {
 
-// The session is the rank's from now on. REQUIRES: the rank has no other session.
-void Jobs::TakePlaceOfRank(Job& job, Session& session) {
-  KeptRank& rank = job.kept_ranks[session.rank];
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk) continue;
-    Chunk& chunk = core_.chunks[index];
-    if (chunk.live() && chunk.owner == rank.session) chunk.owner = session.id;
-  }
-  job.names.ChangeOwner(rank.session, session.id);
-  rank.session = session.id;
-  // A session that has committed nothing yet is at the step of all ranks, as this one is: what it
-  // has lost was the rank's session before.
-  for (const SessionId id : job.sessions) {
-    Session& other = *core_.sessions.Find(id);
-    const bool is_new = other.committed_step == other.opened_at_step;
-    if (is_new && other.lost_rank == session.rank) other.lost_rank.reset();
-  }
-}
-
-// Whether each id names one chunk, and each rank has one id of it at most.
-absl::Status EngineState::CheckNames(const JobRecord& record,
-                                     const std::vector<const ChunkRecord*>& chunks) {
-  std::set<ChunkId> ids;
-  for (const ChunkRecord* chunk : chunks) {
-    std::set<uint32_t> ranks;
-    bool fits = record.ranks.empty() == chunk->names.empty();
-    for (const RankName& name : chunk->names) {
-      fits = fits && name.rank < record.ranks.size() && ranks.insert(name.rank).second &&
-             ids.insert(name.id).second;
-    }
-    if (fits) continue;
-    return absl::DataLossError(absl::StrCat("the record of chunk ", chunk->chunk.value(),
-                                            " has names that the job's ranks cannot have"));
-  }
-  return absl::OkStatus();
-}
-
-// REQUIRES: CheckNames().
-void EngineState::RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks) {
-  if (job.kept_ranks.empty()) return;
-  for (const ChunkRecord* chunk : chunks) {
-    const ChunkIndex index = IndexOf(chunk->chunk);
-    if (chunk->names.size() == 1 && chunk->names[0].id == chunk->chunk) {
-      core_.chunks[index].owner = job.kept_ranks[chunk->names[0].rank].session;
-      continue;
-    }
-    std::vector<Name> names;
-    for (const RankName& name : chunk->names) {
-      names.push_back({name.id, job.kept_ranks[name.rank].session});
-    }
-    job.names.Restore(index, chunk->chunk, std::move(names));
-  }
-  job.names.RestoreEnds();
-}
-
 // All ranks, if each of them waits to commit with the others; none otherwise.
-std::set<SessionId> EngineState::AllRanks(const Job& job) {
+std::set<SessionId> Commits::AllRanks(const Job& job) {
   std::set<SessionId> ranks;
   for (const WaitingCommit& commit : job.commits) {
     if (commit.call.with_all_ranks) ranks.insert(commit.call.session);
@@ -76,14 +21,14 @@ std::set<SessionId> EngineState::AllRanks(const Job& job) {
   return ranks.size() == job.ranks ? ranks : std::set<SessionId>();
 }
 
-absl::Status EngineState::RankEnded(const std::string& name, uint32_t rank) {
+absl::Status Commits::RankEnded(const std::string& name, uint32_t rank) {
   return absl::FailedPreconditionError(
       absl::StrCat("rank ", rank, " of job \"", name, "\" has ended, and ranks commit each ",
                    "step together: start all of them again, to go on from the last step"));
 }
 
 // No step can be committed with the rank any more, before all ranks have new sessions.
-void EngineState::RankHasEnded(Job& job, const Session& session) {
+void Commits::RankHasEnded(Job& job, const Session& session) {
   for (const SessionId id : job.sessions) {
     if (id == session.id) continue;
     core_.sessions.Find(id)->lost_rank = session.rank;
@@ -93,7 +38,7 @@ void EngineState::RankHasEnded(Job& job, const Session& session) {
   }
 }
 
-void EngineState::EndWaitForAllRanks(Job& job) {
+void Commits::EndWaitForAllRanks(Job& job) {
   const bool is_late =
       std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
         return core_.now >= each.deadline && each.call.with_all_ranks;
@@ -127,7 +72,7 @@ void EngineState::EndWaitForAllRanks(Job& job) {
 }
 
 // The session has committed a step.
-void EngineState::NoteCommit(Job& job, Session& session, const CommitCall& call) {
+void Commits::NoteCommit(Job& job, Session& session, const CommitCall& call) {
   session.committed_step = call.step;
   job.committed_step = std::max(job.committed_step, call.step);
   Manifest manifest(&core_.manifest_bytes, job.uid, call.manifest);

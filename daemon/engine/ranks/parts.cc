@@ -215,4 +215,16 @@ void EngineState::EndWaitingParts(Session& session, const absl::Status& why) {
   }
 }
 
+// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
+// are late find it in `to`. What has been written since is no result.
+void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
+  SharedParts& parts = core_.chunks[to].job->parts;
+  parts.ForgetWriter(to);
+  if (core_.chunks[to].is_made()) {
+    parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
+  } else {
+    parts.ForgetWriter(from);
+  }
+}
+
 }  // namespace memtide

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/records.h"
 
 namespace memtide {
 
@@ -22,7 +22,7 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 
 }  // namespace
 
-void EngineState::EmitRecord(size_t before) {
+void Records::EmitRecord(size_t before) {
   if (core_.record_log.empty()) return;
   const RecordLog::Changes changes = core_.record_log.Take();
   Record record;
@@ -52,12 +52,12 @@ void EngineState::EmitRecord(size_t before) {
 }
 
 // What no id names yet is of no use to the next daemon.
-bool EngineState::IsRecorded(ChunkIndex index) const {
+bool Records::IsRecorded(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   return chunk.live() && !chunk.transient && !chunk.job->names.IsUnnamed(index);
 }
 
-JobRecord EngineState::RecordOf(const Job& job) const {
+JobRecord Records::RecordOf(const Job& job) const {
   JobRecord record;
   record.job = job.id;
   record.uid = job.uid;
@@ -88,7 +88,7 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   return record;
 }
 
-ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
+ChunkRecord Records::RecordOf(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   ChunkRecord record;
   record.chunk = core_.IdOf(index);
@@ -122,7 +122,7 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   return record;
 }
 
-void EngineState::On(const Restore& event) {
+void Records::On(const Restore& event) {
   MEMTIDE_CHECK(core_.jobs.empty() && core_.chunks.size() == 0) << "only before anything else";
   std::map<JobId, std::vector<const ChunkRecord*>> chunks;
   uint32_t entries = 0, generation = 0;
@@ -164,7 +164,7 @@ void EngineState::On(const Restore& event) {
 }
 
 // New jobs and segments must not have the numbers of restored ones.
-void EngineState::KeepNumbersOf(const JobRecord& record) {
+void Records::KeepNumbersOf(const JobRecord& record) {
   core_.next_job = std::max(core_.next_job, record.job.value() + 1);
   for (const RegionId region : record.regions) {
     core_.next_segment = std::max(core_.next_segment, region.value() + 1);
@@ -174,8 +174,8 @@ void EngineState::KeepNumbersOf(const JobRecord& record) {
   }
 }
 
-void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-                         const absl::Status& why) {
+void Records::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
+                     const absl::Status& why) {
   Record ended;
   ended.ended = {record.job};
   for (const ChunkRecord* chunk : chunks) {
@@ -189,8 +189,8 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   core_.Emit(JobLost{record.job, record.name, record.committed_step, why});
 }
 
-absl::Status EngineState::RestoreJob(const JobRecord& record,
-                                     const std::vector<const ChunkRecord*>& chunks) {
+absl::Status Records::RestoreJob(const JobRecord& record,
+                                 const std::vector<const ChunkRecord*>& chunks) {
   auto made = std::make_unique<Job>();
   Job& job = *made;
   job.id = record.job;
@@ -225,7 +225,7 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
       const int i = static_cast<int>(tier);
       if (CopyAt(*chunk, tier)) core_.chunks[index].slot(tier) = std::move(slots[i][next[i]++]);
     }
-    Rank(index);
+    state_.Rank(index);
     core_.ScheduleChunk(index);
   }
   for (const RankRecord& rank : record.ranks) {
@@ -242,21 +242,21 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   for (size_t i = 0; i < record.stores.size(); ++i) {
     core_.segments.emplace(record.stores[i].value(), &job);
     const bool known = i < record.store_stripes.size();
-    NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
+    state_.NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
   }
-  ExposeRegions(job);
+  state_.ExposeRegions(job);
   core_.jobs.emplace(job.id, std::move(made));
   return absl::OkStatus();
 }
 
-absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
+absl::Status Records::RestoreMemory(Job& job, const JobRecord& record) {
   const std::vector<MemoryKind>& kinds = core_.options.device_kinds;
   // The node may have another device than before. No device memory is restored, so any kind serves.
   const bool known = std::count(kinds.begin(), kinds.end(), record.device_memory) > 0;
   job.device_memory = known ? record.device_memory : kinds.front();
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            core_.ledger.Restore(record, job.device_memory));
-  TakeShares(job, std::move(shares));
+  state_.TakeShares(job, std::move(shares));
   const auto back = [&](Tier tier, uint32_t segment) {
     core_.ledger.BackSegment(job.share(tier), segment);
     core_.MarkDirty(job);
@@ -267,7 +267,7 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
 }
 
 // The recorded slots of the chunks at the tier, in the order of those that have one.
-absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
+absl::StatusOr<std::vector<Slot>> Records::TakeRecorded(
     Job& job, Tier tier, const std::vector<const ChunkRecord*>& chunks) {
   std::vector<SlotNumber> numbers;
   for (const ChunkRecord* chunk : chunks) {
@@ -291,7 +291,7 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
                                           " tier twice, or slots that do not exist"));
 }
 
-void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
+void Records::RestoreChunk(Job& job, const ChunkRecord& record) {
   const ChunkIndex index = core_.chunks.ClaimRestored(record.chunk, &job);
   Chunk& chunk = core_.chunks[index];
   chunk.kind = record.kind;

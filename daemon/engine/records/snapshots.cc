@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/records.h"
 
 namespace memtide {
 
@@ -37,7 +37,7 @@ bool BelongsInSnapshot(const Chunk& chunk) {
 
 }  // namespace
 
-absl::Status EngineState::CheckDurable(const OpenCall& event) const {
+absl::Status Records::CheckDurable(const OpenCall& event) const {
   const char* lacks = nullptr;
   if (event.job_name.empty()) {
     lacks = "a job with a name";
@@ -51,13 +51,13 @@ absl::Status EngineState::CheckDurable(const OpenCall& event) const {
                                                  ": to be durable, a job needs ", lacks));
 }
 
-void EngineState::SetDurable(Job& job, uint32_t every) {
+void Records::SetDurable(Job& job, uint32_t every) {
   job.snapshots.every = every;
   core_.MarkDirty(job);
 }
 
 // Answers the commit of the step now, or when the step is on stable storage.
-void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
+void Records::AnswerCommit(Job& job, const CommitCall& event) {
   JobSnapshots& snapshots = job.snapshots;
   const uint32_t rank = job.keeps_ranks() ? core_.sessions.Find(event.session)->rank : 0;
   const bool is_due = job.is_durable() && event.step % snapshots.every == 0;
@@ -72,19 +72,19 @@ void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
 }
 
 // The job has no session any more: the steps after the last durable one are saved, too.
-void EngineState::SaveLastSteps(Job& job) {
+void Records::SaveLastSteps(Job& job) {
   if (!job.is_durable() || job.snapshots.saving.has_value()) return;
   if (job.committed_step > 0 && job.snapshots.saved_steps != job.CommittedSteps()) BeginSaving(job);
 }
 
-void EngineState::BeginSaving(Job& job) {
+void Records::BeginSaving(Job& job) {
   job.snapshots.saving.emplace();
   SaveWhenWritten(job);
 }
 
 // Lists what has yet to be written, and saves the snapshot if there is no such content. What was
 // written may have changed meanwhile, so that all of the job is examined again.
-void EngineState::SaveWhenWritten(Job& job) {
+void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
   for (const ChunkIndex index : job.members) {
@@ -116,45 +116,29 @@ void EngineState::SaveWhenWritten(Job& job) {
 }
 
 // The next part of the way to SSD of a chunk that belongs in the snapshot.
-// REQUIRES: one is being saved.
-void EngineState::WriteForSnapshot(ChunkIndex index) {
+void Records::WriteForSnapshot(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
-  if (chunk.copies.flight || chunk.job->snapshots.saving->unwritten.count(index) == 0) return;
-  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk)) return LeaveSnapshot(index);
+  const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
+  if (!saving.has_value()) return;
+  if (chunk.copies.flight || saving->unwritten.count(index) == 0) return;
+  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk))
+    return LeaveSnapshot(*chunk.job, index);
   if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
   if (chunk.valid_at(Tier::kHost)) {
-    if (LeaveSnapshotSlot(index) && BeginWrite(index)) Start(index, Tier::kHost, Tier::kSsd);
-  } else if (TakeSlot(index, Tier::kHost)) {
-    Start(index, Tier::kDevice, Tier::kHost);
+    if (state_.LeaveSnapshotSlot(index) && state_.BeginWrite(index))
+      state_.Start(index, Tier::kHost, Tier::kSsd);
+  } else if (state_.TakeSlot(index, Tier::kHost)) {
+    state_.Start(index, Tier::kDevice, Tier::kHost);
   }
 }
 
 // The snapshot that is being saved, if there is one, waits for the chunk no more.
-void EngineState::LeaveSnapshot(ChunkIndex index) {
-  Job& job = *core_.chunks[index].job;
+void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
   if (!job.snapshots.saving.has_value()) return;
   if (job.snapshots.saving->unwritten.erase(index) > 0) SaveWhenWritten(job);
 }
 
-// Before the chunk is written to SSD: it leaves a slot that a snapshot names. False: there is no
-// other slot until a snapshot is saved.
-bool EngineState::LeaveSnapshotSlot(ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  Job& job = *chunk.job;
-  Share& ssd = job.share(Tier::kSsd);
-  Slot& slot = chunk.slot(Tier::kSsd);
-  if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
-  Slot other = ssd.Take();
-  if (other) {
-    slot = std::move(other);
-    core_.MarkDirty(index);
-    return true;
-  }
-  RetryLater(index);
-  return false;
-}
-
-void EngineState::On(const SnapshotSaved& event) {
+void Records::On(const SnapshotSaved& event) {
   const auto found = core_.jobs.find(event.job);
   if (found == core_.jobs.end()) return;
   Job& job = *found->second;
@@ -190,7 +174,7 @@ void EngineState::On(const SnapshotSaved& event) {
 
 // What was not flushed may be gone although the drive takes the next flush: it is written again
 // from where there is another copy.
-void EngineState::DistrustStores(Job& job) {
+void Records::DistrustStores(Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
     Chunk& chunk = core_.chunks[index];
@@ -199,28 +183,28 @@ void EngineState::DistrustStores(Job& job) {
     chunk.copies.valid.Remove(Tier::kSsd);
     chunk.copies.sums.clear();
     core_.MarkDirty(index);
-    Rank(index);
+    state_.Rank(index);
     core_.ScheduleChunk(index);
   }
 }
 
 // The commits that wait for a snapshot get the reason why there is none; its writes are tried on.
-void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
+void Records::RefuseCommits(Job& job, const absl::Status& why) {
   for (const JobSnapshots::WaitingCommit& commit : std::exchange(job.snapshots.commits, {})) {
     core_.Refuse(commit.call, absl::Status(why.code(), NotDurable(commit.step, why)));
   }
 }
 
-std::string EngineState::NotDurable(uint64_t step, const absl::Status& why) {
+std::string Records::NotDurable(uint64_t step, const absl::Status& why) {
   return absl::StrCat("step ", step, " is committed, but not on stable storage: ", why.message());
 }
 
-void EngineState::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
+void Records::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
   for (const SlotNumber slot : slots) job.share(Tier::kSsd).EndQuarantine(slot);
 }
 
 // The session's commit waits no more, if one does.
-void EngineState::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
+void Records::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
   std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
   const auto found = std::find_if(commits.begin(), commits.end(), [session](const auto& commit) {
     return commit.session == session;
@@ -230,7 +214,7 @@ void EngineState::EndWaitForSnapshot(Job& job, SessionId session, const absl::St
   commits.erase(found);
 }
 
-void EngineState::ExpireWaitForSnapshot(Job& job) {
+void Records::ExpireWaitForSnapshot(Job& job) {
   std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
   for (size_t i = 0; i < commits.size();) {
     const JobSnapshots::WaitingCommit commit = commits[i];
@@ -250,7 +234,7 @@ void EngineState::ExpireWaitForSnapshot(Job& job) {
 }
 
 // The job ends, and what it has on stable storage with it.
-void EngineState::EndSnapshots(Job& job) {
+void Records::EndSnapshots(Job& job) {
   if (!job.is_durable()) return;
   EndQuarantines(job, job.snapshots.slots);
   if (job.snapshots.saving.has_value()) EndQuarantines(job, job.snapshots.saving->slots);
@@ -262,7 +246,7 @@ void EngineState::EndSnapshots(Job& job) {
 
 // The job was restored, from the snapshot or from records, which are newer: what the snapshot names
 // stays where it is until the next one.
-void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
+void Records::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
   Share& ssd = job.share(Tier::kSsd);
   if (!ssd.exists()) return;
   job.snapshots.every = snapshot.job.durable_every;
@@ -278,7 +262,7 @@ void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
 }
 
 // A durable job that no record names. Its files stay, whatever happens here.
-void EngineState::RestoreFrom(const Snapshot& snapshot) {
+void Records::RestoreFrom(const Snapshot& snapshot) {
   const JobRecord& record = snapshot.job;
   std::vector<const ChunkRecord*> chunks;
   absl::Status status;
@@ -300,6 +284,16 @@ void EngineState::RestoreFrom(const Snapshot& snapshot) {
   job.persistent = core_.options.persistent_jobs;
   core_.MarkDirty(job);
   for (const ChunkRecord* chunk : chunks) core_.MarkDirty(IndexOf(chunk->chunk));
+}
+
+void Records::On(const ChunkFreed& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) LeaveSnapshot(*found->second, signal.chunk);
+}
+
+void Records::On(const WritesFail& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) RefuseCommits(*found->second, signal.why);
 }
 
 }  // namespace memtide

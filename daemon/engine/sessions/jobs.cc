@@ -54,7 +54,7 @@ absl::Status Jobs::CheckOpen(const OpenCall& event) const {
       event.time_to_live > core_.options.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
-  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(state_.CheckDurable(event));
+  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(records_.CheckDurable(event));
   return core_.ledger.CheckDevice(event);
 }
 
@@ -124,7 +124,7 @@ void Jobs::On(const OpenCall& event) {
 }
 
 void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
-  const absl::Status in_group = state_.CheckGroup(session, event);
+  const absl::Status in_group = commits_.CheckGroup(session, event);
   if (!in_group.ok()) return core_.Refuse(event.call, in_group);
   if (Job* job = FindJobToJoin(event, session.uid)) {
     if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
@@ -144,10 +144,10 @@ void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadl
     }
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
-    state_.SetRank(session, event);
+    commits_.SetRank(session, event);
     session.opening = true;
     if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
-    if (event.durable_every > 0) state_.SetDurable(*job, event.durable_every);
+    if (event.durable_every > 0) records_.SetDurable(*job, event.durable_every);
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
     if (job->state() == JobState::kLingering)
@@ -233,7 +233,7 @@ absl::Status Jobs::MakeJob(const OpenCall& event, Session& session) {
   // From here on nothing fails, so that a refused Open uses no number.
   ++core_.next_job;
   session.job = job.get();
-  state_.SetRank(session, event);
+  commits_.SetRank(session, event);
   session.opening = true;
   if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
   job->sessions.push_back(session.id);
@@ -280,7 +280,7 @@ void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
     open.manifest = job.kept_ranks[session.rank].manifest.text();
   }
   session.committed_step = session.opened_at_step = open.committed_step;
-  state_.JoinGroup(session);
+  commits_.JoinGroup(session);
   open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
@@ -323,7 +323,7 @@ void Jobs::LeaveJob(Session& session) {
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;
-  state_.EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
+  records_.EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
   const auto unavailable = [&](CallId call) {
     core_.Answer(call, absl::UnavailableError("the session ended"));
@@ -352,7 +352,7 @@ void Jobs::LeaveJob(Session& session) {
     job.has_lost_regions = false;
     job.lingers_until = core_.now + job.time_to_live;
     state_.FreeTransient(job);
-    return state_.SaveLastSteps(job);
+    return records_.SaveLastSteps(job);
   }
   EndJob(job);
 }
@@ -361,7 +361,7 @@ void Jobs::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
   core_.ledger.SetState(*job.shares, JobState::kEnding);
   core_.MarkDirty(job);
-  state_.EndSnapshots(job);
+  records_.EndSnapshots(job);
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
     if (index != kNoChunk && core_.chunks[index].live()) state_.FreeChunk(index);

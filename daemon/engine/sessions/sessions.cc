@@ -79,8 +79,8 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   }
   session.left_behind.clear();
   state_.WithdrawOffers(session);
-  state_.LeaveGroup(session);
-  if (session.job != nullptr) state_.LeaveRanks(session);
+  commits_.LeaveGroup(session);
+  if (session.job != nullptr) commits_.LeaveRanks(session);
   if (session.job != nullptr) state_.LeaveRegions(*session.job, id);
   LeaveJob(session);
   core_.sessions.Erase(id);
@@ -173,8 +173,8 @@ void Jobs::ExpireCalls() {
       core_.Refuse(late.call.call,
                    absl::DeadlineExceededError("another rank did not end the part"));
     }
-    state_.EndWaitForRanks(*job);
-    state_.ExpireWaitForSnapshot(*job);
+    commits_.EndWaitForRanks(*job);
+    records_.ExpireWaitForSnapshot(*job);
     if (job->orphans_remain) state_.FreeOrphans(*job);
   }
   for (const CallId call : late) {

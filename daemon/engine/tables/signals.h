@@ -25,7 +25,23 @@ struct WrittenUnseen {
   absl::Status why;
 };
 
-using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen>;
+// The chunk was freed while a snapshot of its job is being saved.
+struct ChunkFreed {
+  JobId job;
+  ChunkIndex chunk;
+};
+// Writes of the job to a slower tier fail again and again.
+struct WritesFail {
+  JobId job;
+  absl::Status why;
+};
+// Commits of the job that wait for other ranks may be carried out now.
+struct CommitsPossible {
+  JobId job;
+};
+
+using Signal =
+    std::variant<JobMade, RegionsReplaced, WrittenUnseen, ChunkFreed, WritesFail, CommitsPossible>;
 
 }  // namespace memtide
 
