@@ -261,10 +261,7 @@ void Audit::CheckTables() const {
     for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
   }
   MEMTIDE_CHECK(core_.manifest_bytes.all() == manifests) << manifests << " are there";
-  for (const auto& [user, contents] : core_.commons) {
-    contents.CheckInvariants();
-    MEMTIDE_CHECK(contents.job == nullptr || contents.job->contents == &contents);
-  }
+  sharing_.CheckInvariants();
   for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
 }
 

@@ -7,14 +7,15 @@
 
 #include "daemon/engine/core.h"
 #include "daemon/engine/jobs.h"
+#include "daemon/engine/sharing.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
 class Audit {
  public:
-  Audit(const Core& core, const EngineState& state, const Jobs& jobs)
-      : core_(core), state_(state), jobs_(jobs) {}
+  Audit(const Core& core, const EngineState& state, const Sharing& sharing, const Jobs& jobs)
+      : core_(core), state_(state), sharing_(sharing), jobs_(jobs) {}
 
   void CheckInvariants() const;
   // Checks the next piece of what CheckInvariants() checks.
@@ -33,6 +34,7 @@ class Audit {
 
   const Core& core_;
   const EngineState& state_;
+  const Sharing& sharing_;
   const Jobs& jobs_;
 
   // How far the present audit is: chunks below this index, then jobs up to this one.

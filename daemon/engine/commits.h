@@ -9,14 +9,15 @@
 
 #include "daemon/engine/core.h"
 #include "daemon/engine/records.h"
+#include "daemon/engine/sharing.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
 class Commits {
  public:
-  Commits(Core& core, EngineState& state, Records& records)
-      : core_(core), state_(state), records_(records) {}
+  Commits(Core& core, EngineState& state, Sharing& sharing, Records& records)
+      : core_(core), state_(state), sharing_(sharing), records_(records) {}
 
   void EndWaitForRanks(Job& job);
   void LeaveRanks(Session& session);
@@ -63,6 +64,7 @@ class Commits {
 
   Core& core_;
   EngineState& state_;
+  Sharing& sharing_;
   Records& records_;
 };
 

@@ -51,7 +51,8 @@ struct Core {
   SsdWrites writes;
   ManifestBytes manifest_bytes;  // The bytes of the jobs' manifests.
   std::map<JobId, std::unique_ptr<Job>> jobs;
-  std::map<std::pair<uint32_t, Bytes>, CommonContents> commons;  // By uid and chunk size.
+  // By uid and chunk size. Chunks have tokens of their counts.
+  std::map<std::pair<uint32_t, Bytes>, CommonContents> commons;
   ChunkTable chunks;
   Ids ids{options.limits.chunks_per_call, chunks, sessions};
   std::map<CallId, std::unique_ptr<Waiter>> waiters;

@@ -52,12 +52,12 @@ void EngineParts::Dispatch(const Event& event) {
                         [this](const RenewCall& e) { jobs_.On(e); },
                         [this](const CloseCall& e) { jobs_.On(e); },
                         [this](const AllocateCall& e) { state_.On(e); },
-                        [this](const FetchCall& e) { state_.On(e); },
-                        [this](const ReleaseCall& e) { state_.On(e); },
-                        [this](const EvictCall& e) { state_.On(e); },
+                        [this](const FetchCall& e) { requests_.On(e); },
+                        [this](const ReleaseCall& e) { requests_.On(e); },
+                        [this](const EvictCall& e) { requests_.On(e); },
                         [this](const PrefetchCall& e) { state_.On(e); },
-                        [this](const FreeCall& e) { state_.On(e); },
-                        [this](const DescribeCall& e) { state_.On(e); },
+                        [this](const FreeCall& e) { requests_.On(e); },
+                        [this](const DescribeCall& e) { requests_.On(e); },
                         [this](const ReportCall& e) { state_.On(e); },
                         [this](const ResizeCall& e) { state_.On(e); },
                         [this](const ReturnRegionsCall& e) { state_.On(e); },
@@ -70,22 +70,22 @@ void EngineParts::Dispatch(const Event& event) {
                         [this](const StoreMade& e) { state_.On(e); },
                         [this](const StoreDropped& e) { state_.On(e); },
                         [this](const Tick& e) { jobs_.On(e); },
-                        [this](const StepCall& e) { state_.On(e); },
+                        [this](const StepCall& e) { requests_.On(e); },
                         [this](const CommitCall& e) { commits_.On(e); },
-                        [this](const StepDone& e) { state_.On(e); },
+                        [this](const StepDone& e) { requests_.On(e); },
                         [this](const Restore& e) { records_.On(e); },
                         [this](const HostMemory& e) { state_.On(e); },
                         [this](const SlotReleased& e) { state_.On(e); },
                         [this](const SlotPopulated& e) { state_.On(e); },
                         [this](const ClientQuiet& e) { jobs_.On(e); },
-                        [this](const DiscardCall& e) { state_.On(e); },
-                        [this](const EndPartCall& e) { state_.On(e); },
-                        [this](const OfferCall& e) { state_.On(e); },
+                        [this](const DiscardCall& e) { requests_.On(e); },
+                        [this](const EndPartCall& e) { requests_.On(e); },
+                        [this](const OfferCall& e) { sharing_.On(e); },
                         [this](const DeviceState& e) { jobs_.On(e); },
                         [this](const EndJobCall& e) { jobs_.On(e); },
                         [this](const SetQuotasCall& e) { state_.On(e); },
                         [this](const SnapshotSaved& e) { records_.On(e); },
-                        [this](const DuplicateCall& e) { state_.On(e); }},
+                        [this](const DuplicateCall& e) { sharing_.On(e); }},
              event);
 }
 
@@ -99,8 +99,8 @@ void EngineParts::Settle() {
       } else if (const absl::optional<ChunkIndex> index = core_.work.TakeChunk()) {
         Advance(*index);
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
-        state_.MakeRoom(*check->job, check->tier);
-      } else if (!state_.RetryOffers() && !state_.StartOwnOffers() &&
+        MakeRoom(*check);
+      } else if (!sharing_.RetryOffers() && !sharing_.StartOwnOffers() &&
                  !state_.PrefetchOrWriteBack()) {
         break;
       }
@@ -116,6 +116,11 @@ void EngineParts::Advance(ChunkIndex index) {
   state_.EndAdvance(index);
 }
 
+void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
+  if (check.job->contents != nullptr) return sharing_.MakeRoom(*check.job, check.tier);
+  state_.MakeRoom(*check.job, check.tier);
+}
+
 void EngineParts::HandOnSignals() {
   for (const Signal& signal : core_.work.TakeSignals()) {
     std::visit(Overloaded{
@@ -125,6 +130,13 @@ void EngineParts::HandOnSignals() {
                    [this](const ChunkFreed& s) { records_.On(s); },
                    [this](const WritesFail& s) { records_.On(s); },
                    [this](const CommitsPossible& s) { commits_.On(s); },
+                   [this](const ChunkUnpinned& s) { sharing_.On(s); },
+                   [this](const ContentWritten& s) { sharing_.On(s); },
+                   [this](const ContentEnded& s) { sharing_.On(s); },
+                   [this](const NoMemoryForContents& s) { sharing_.On(s); },
+                   [this](const PartFailed& s) { sharing_.On(s); },
+                   [this](const FetchAgain& s) { requests_.On(s.call); },
+                   [this](const StepAgain& s) { requests_.On(s.call); },
                },
                signal);
   }

@@ -14,6 +14,8 @@
 #include "daemon/engine/inspection.h"
 #include "daemon/engine/jobs.h"
 #include "daemon/engine/records.h"
+#include "daemon/engine/requests.h"
+#include "daemon/engine/sharing.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
@@ -31,15 +33,18 @@ class EngineParts {
   void Settle();
   // The chunk takes its next step.
   void Advance(ChunkIndex index);
+  void MakeRoom(const WorkList::RoomCheck& check);
   void HandOnSignals();
 
   Core core_;
   EngineState state_{core_};
+  Sharing sharing_{core_, state_};
+  Requests requests_{core_, state_, sharing_};
   Records records_{core_, state_};
-  Commits commits_{core_, state_, records_};
-  Jobs jobs_{core_, state_, records_, commits_};
-  Inspection inspection_{core_, state_};
-  Audit audit_{core_, state_, jobs_};
+  Commits commits_{core_, state_, sharing_, records_};
+  Jobs jobs_{core_, state_, sharing_, requests_, records_, commits_};
+  Inspection inspection_{core_, state_, sharing_};
+  Audit audit_{core_, state_, sharing_, jobs_};
 };
 
 }  // namespace memtide

@@ -7,13 +7,15 @@
 
 #include "absl/types/optional.h"
 #include "daemon/engine/core.h"
+#include "daemon/engine/sharing.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
 class Inspection {
  public:
-  Inspection(Core& core, const EngineState& state) : core_(core), state_(state) {}
+  Inspection(Core& core, const EngineState& state, const Sharing& sharing)
+      : core_(core), state_(state), sharing_(sharing) {}
 
   void On(const InspectCall& event);
   void On(const TraceCall& event);
@@ -32,6 +34,7 @@ class Inspection {
 
   Core& core_;
   const EngineState& state_;
+  const Sharing& sharing_;
   absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
 };
 

@@ -12,14 +12,22 @@
 #include "daemon/engine/commits.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/records.h"
+#include "daemon/engine/requests.h"
+#include "daemon/engine/sharing.h"
 #include "daemon/engine/state.h"
 
 namespace memtide {
 
 class Jobs {
  public:
-  Jobs(Core& core, EngineState& state, Records& records, Commits& commits)
-      : core_(core), state_(state), records_(records), commits_(commits) {}
+  Jobs(Core& core, EngineState& state, Sharing& sharing, Requests& requests, Records& records,
+       Commits& commits)
+      : core_(core),
+        state_(state),
+        sharing_(sharing),
+        requests_(requests),
+        records_(records),
+        commits_(commits) {}
 
   void On(const ClientConnected& event);
   void On(const ClientGone& event);
@@ -63,6 +71,8 @@ class Jobs {
 
   Core& core_;
   EngineState& state_;
+  Sharing& sharing_;
+  Requests& requests_;
   Records& records_;
   Commits& commits_;
 

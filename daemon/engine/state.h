@@ -1,8 +1,8 @@
-// EngineState: the operations on chunks and jobs. Engine-internal; engine.h has the contract.
+// EngineState: the parts of the engine that have no class of their own yet: memory, the residency
+// of chunks, and calls that wait. Engine-internal; engine.h has the contract.
 //
-// One file per group of operations, in the order of the declarations below. Handlers change the
-// tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
-// (tables/) never calls back.
+// It stands below Sharing, Requests, Records, Commits and Jobs, which call it. It calls none of
+// them: what concerns them is a signal (tables/signals.h), which EngineParts hands on.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -18,9 +18,6 @@
 #include "daemon/io/stripes.h"
 
 namespace memtide {
-
-// How long an offer waits for contents that other sessions are making, and for memory.
-inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
 
 class EngineState {
  public:
@@ -135,10 +132,6 @@ class EngineState {
   void RefuseAllocations(Job& job, const absl::Status& status);
 
   // --- chunks/chunks.cc ---
-  void On(const FreeCall& event);
-  void On(const DescribeCall& event);
-  // Fails the session's admitted fetches that name one of the chunks.
-  void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
   // REQUIRES: no fetch waits for the chunk.
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
@@ -147,15 +140,19 @@ class EngineState {
   void ForgetChunk(ChunkIndex index);
 
   // --- chunks/fetch.cc ---
-  void On(const FetchCall& event);
-  void On(const ReleaseCall& event);
-  absl::Status CheckFetch(const Session& session, const FetchCall& event,
-                          const std::vector<ChunkIndex>& indices) const;
   void UnpinChunk(ChunkIndex index, size_t pin_index);
   // All chunks of the waiter are at its tier.
   void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Fail(Waiter& waiter, const absl::Status& status);
+  // The same, but the caller tells Sharing of the part that has failed.
+  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+
+  // --- chunks/common_chunks.cc ---
+  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
+  void LeaveContent(CommonContent& content);
+
+  // --- chunks/fetch.cc, continued ---
   // Adds and removes a fetch or step that is not answered yet.
   void Enter(Session& session, std::unique_ptr<Waiter> waiter);
   void Leave(Waiter& waiter);
@@ -183,135 +180,18 @@ class EngineState {
   void RevokeLeasesAgain(Job& job, Tier tier);
 
   // --- chunks/steps.cc ---
-  void On(const StepCall& event);
-  void On(const StepDone& event);
-  void On(const EndPartCall& event);
-  absl::Status CheckStep(const Session& session, const StepCall& event,
-                         const std::vector<ChunkIndex>& indices) const;
-  absl::Status CheckPart(const Session& session, uint64_t part) const;
   // The session's part of this number that runs; nullopt: none does.
   static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
   // The part waits for its chunks, of which those from `first_written` on are written, and runs.
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
-  void LearnStep(const Session& session, const StepCall& event);
   void Proceed(Waiter& waiter, const RunStep& then);
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
   RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
 
-  // --- ranks/contents.cc ---
-  void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
-  absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
-  absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
-  absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                              const std::vector<bool>& wanted, bool may_be_leased,
-                              std::vector<ChunkIndex>* indices);
-  void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
-  void EndUnsharing(const RunningStep& step, const absl::Status& status);
-  void DropCopies(const Unsharing& unsharing);
-  bool HasCallFor(const Session& session, ChunkIndex index) const;
-  bool IsInCall(const Session& session, ChunkIndex index) const;
-  void ReleaseLeftBehind(Session& session, ChunkId id);
-  void FreeId(Session& session, ChunkId id, ChunkIndex index);
-  bool IsOrphan(ChunkIndex index) const;
-  void FreeOrphans(Job& job);
-
-  // --- ranks/parts.cc ---
-  bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
-                 absl::optional<PartDifference>* difference);
-  bool AreThere(const std::vector<ChunkIndex>& entries,
-                const std::vector<std::pair<ChunkId, Version>>& results) const;
-  absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
-  void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
-  void ForgetLostResults(Job& job);
-  void PartEnded(SessionId maker, uint64_t number, bool computed);
-  void EndWaitingParts(Session& session, const absl::Status& why);
-
-  // --- ranks/commits.cc ---
-  void ResultMoved(ChunkIndex from, ChunkIndex to);
-
-  // --- common/contents.cc ---
-  // The common contents of the session's user, of its chunk size.
-  CommonContents& CommonsOf(const Session& session);
-  absl::Status MakeHiddenJob(const Session& session, CommonContents& contents);
-  void MaybeEndHiddenJob(CommonContents& contents);
-  void LendRegions(const Session& session, CommonContents& contents);
-  // Whether memory for more contents is on its way.
-  bool MakeMemory(CommonContents& contents);
-  CommonContent* MakeContent(const Session& session, CommonContents& contents,
-                             const Digest& digest);
-  ChunkIndex AddReader(Job& job, ChunkIndex like, CommonContent& content);
-  ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
-  void LeaveContent(CommonContent& content);
-  // Nothing uses what the chunk holds, or waits for it.
-  bool IsUnused(ChunkIndex index) const;
-  bool MayBecomeCommon(ChunkIndex index) const;
-  void BecomeCommon(ChunkIndex index, ChunkIndex reader);
-  bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
-  absl::StatusOr<std::vector<Slot>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
-  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
-  void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
-                     ChunkIndex shadow);
-
-  // --- common/duplicates.cc ---
-  void On(const DuplicateCall& event);
-  absl::Status CheckDuplicate(const Session& session, const DuplicateCall& event,
-                              const std::vector<ChunkIndex>& indices) const;
-  // nullopt: the call waits for memory.
-  absl::optional<absl::Status> TryDuplicate(const Job& job, const DuplicateCall& event,
-                                            const std::vector<ChunkIndex>& indices) const;
-  void StartDuplicating(const std::shared_ptr<Offer>& offer);
-  void EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer);
-  void WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer);
-  void Duplicate(Session& session, const DuplicateCall& event,
-                 const std::vector<ChunkIndex>& indices);
-  void HoldInCommon(Job& job, ChunkIndex index);
-
-  // --- common/offers.cc ---
-  void On(const OfferCall& event);
-  absl::Status CheckOffer(const Session& session, const OfferCall& event) const;
-  void GoOn(const std::shared_ptr<Offer>& offer);
-  bool StartHashing(Session& session, const std::shared_ptr<Offer>& offer);
-  bool StartSharing(Session& session, const std::shared_ptr<Offer>& offer);
-  uint32_t MostInPart(const Job& job) const;
-  void StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
-                 std::vector<ChunkIndex> chunks, size_t first_written);
-  void EndOfferPart(const RunningStep& step, const StepDone& event);
-  void NoteDigests(Session& session, Offer& offer, const ContentResult& result);
-  void EndSharing(Session& session, Offer& offer, const ContentResult& result);
-  void DropReaders(Offer& offer);
-  void AnswerOffer(Offer& offer);
-  // False: none is due.
-  bool RetryOffers();
-  void EndOffers(Session& session, const absl::Status& why);
-  void WithdrawOffer(Session& session, ChunkId id);
-  void WithdrawOffers(Session& session);
-  static bool IsOfferable(const Chunk& chunk);
-  void EndOffer(Offer& offer, const absl::Status& why);
-
   // --- common/repeated_offers.cc ---
-  // A chunk, and no shadow chunk, whose offers the engine repeats.
-  static bool IsRepeated(const Chunk& chunk) { return chunk.repeats_offer && !chunk.is_shadow; }
-  CallId OwnCall();
-  void RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices);
-  void OfferLater(Session& session, ChunkIndex index);
-  void OfferUnpinned(ChunkIndex index);
-  void NoteWritten(Session& session, ChunkIndex index);
-  void RevokeForOffers(Session& session);
-  void TickOffers();
-  size_t waiting_offers() const { return offers_.size(); }
-  bool StartOwnOffers();
-  bool IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk);
-  void StartOwnOffer(Session& session);
-  static void CountOffer(Chunk& chunk);
-  void PutOff(Session& session, const std::vector<Offer::Item>& items);
-  void EndOwnOffer(SessionId id);
-  void OfferAlike(const Session& session, const Digest& digest);
-  void KeepAtDevice(ChunkIndex index, ChunkIndex reader);
 
   // --- chunks/discard.cc ---
-  void On(const DiscardCall& event);
-  absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 
@@ -391,7 +271,6 @@ class EngineState {
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
 
   // --- chunks/evict.cc ---
-  void On(const EvictCall& event);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
 
@@ -457,19 +336,13 @@ class EngineState {
   std::map<uint32_t, Stripes> stripes_;         // By store, where there are several drives.
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
 
-  // Offers that wait for contents that others make, or for memory.
-  std::deque<std::shared_ptr<Offer>> offers_;
-  bool offers_due_ = false;          // They are to be tried again,
-  bool await_transfers_ = false;     // also when a transfer has ended, or memory was made.
-  std::set<SessionId> repeats_due_;  // Sessions whose chunks may be offered again now.
-
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.
 
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
   // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
-  uint64_t next_transfer_ = 1, next_step_ = 1, next_own_call_ = 0;
+  uint64_t next_transfer_ = 1, next_step_ = 1;
   uint64_t rankings_ = 0;
 };
 

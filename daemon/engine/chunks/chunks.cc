@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/inspection/info.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
@@ -18,7 +18,7 @@ static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeC
 }  // namespace
 
 // All checks precede the first change: a refused call frees nothing.
-void EngineState::On(const FreeCall& event) {
+void Requests::On(const FreeCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (core_.AnswerAgain(*session, event.call, event.request_id, kFreeKind)) return;
@@ -41,14 +41,14 @@ void EngineState::On(const FreeCall& event) {
   FailAdmitted(*session, *indices);
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    ReleaseLeftBehind(*session, event.chunks[i]);
-    WithdrawOffer(*session, event.chunks[i]);
+    sharing_.ReleaseLeftBehind(*session, event.chunks[i]);
+    sharing_.WithdrawOffer(*session, event.chunks[i]);
     if (core_.ids.IsShared(index)) {
-      FreeId(*session, event.chunks[i], index);
+      sharing_.FreeId(*session, event.chunks[i], index);
       continue;
     }
-    FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
-    FreeChunk(index);
+    state_.FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
+    state_.FreeChunk(index);
   }
   Reply reply;
   reply.call = event.call;
@@ -58,7 +58,7 @@ void EngineState::On(const FreeCall& event) {
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
-void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
+void Requests::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
   // An admitted fetch pins each of its chunks, even those that have arrived.
   const bool some = std::any_of(indices.begin(), indices.end(), [&](ChunkIndex index) {
     const Pin* pin = core_.chunks[index].FindPin(session.id);
@@ -71,7 +71,7 @@ void EngineState::FailAdmitted(const Session& session, const std::vector<ChunkIn
         std::find_if(waiter->chunks.begin(), waiter->chunks.end(),
                      [&](ChunkIndex index) { return core_.chunks[index].batch_mark == batch; });
     if (waiter->admitted && named != waiter->chunks.end())
-      Fail(*waiter, Freed(core_.chunks, *named));
+      sharing_.Fail(*waiter, Freed(core_.chunks, *named));
   }
 }
 
@@ -137,7 +137,7 @@ void EngineState::ForgetChunk(ChunkIndex index) {
   }
 }
 
-void EngineState::On(const DescribeCall& event) {
+void Requests::On(const DescribeCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);

@@ -133,7 +133,7 @@ void Commits::On(const CommitCall& event) {
     return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
   CarryOut(*session, event, *indices);
-  state_.ForgetLostResults(job);
+  sharing_.ForgetLostResults(job);
   records_.AnswerCommit(job, event);
 }
 
@@ -145,14 +145,14 @@ void Commits::CarryOut(Session& session, const CommitCall& event,
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
     const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
-    if (is_common && !state_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
-      state_.ExchangeNames(job, event, i, chunk, shadow);
+    if (is_common && !sharing_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      sharing_.ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    state_.WithdrawOffer(session, event.chunks[i]);
-    state_.OfferUnpinned(chunk);
+    sharing_.WithdrawOffer(session, event.chunks[i]);
+    sharing_.On(ChunkUnpinned{chunk});
     if (!is_common) state_.SwapContents(chunk, shadow);
-    state_.ResultMoved(shadow, chunk);
+    sharing_.ResultMoved(shadow, chunk);
     state_.UnlinkShadow(chunk);
     state_.UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.

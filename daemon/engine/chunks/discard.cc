@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
@@ -15,7 +15,7 @@ static_assert(std::is_same_v<std::variant_alternative_t<kDiscardKind, Event>, Di
 
 }  // namespace
 
-absl::Status EngineState::CheckDiscard(const Session& session, ChunkIndex index) const {
+absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) const {
   for (const Pin& pin : core_.chunks[index].pins) {
     const bool waits = pin.pending > 0;
     if (pin.session == session.id && !waits) continue;
@@ -29,7 +29,7 @@ absl::Status EngineState::CheckDiscard(const Session& session, ChunkIndex index)
 }
 
 // All checks precede the first change: a refused call discards nothing.
-void EngineState::On(const DiscardCall& event) {
+void Requests::On(const DiscardCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (core_.AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
@@ -45,15 +45,16 @@ void EngineState::On(const DiscardCall& event) {
   if (!status.ok()) return core_.Refuse(event.call, status);
   // The others keep what they share.
   const std::vector<ChunkIndex> before = *indices;
-  status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
+  status =
+      sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
   if (!status.ok()) return core_.Refuse(event.call, status);
   for (size_t i = 0; i < before.size(); ++i) {
-    if (shared[i]) ReleaseLease(*session, before[i]);
+    if (shared[i]) state_.ReleaseLease(*session, before[i]);
   }
-  for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
+  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
-    ReleaseLease(*session, index);
-    Discard(index);
+    state_.ReleaseLease(*session, index);
+    state_.Discard(index);
     Chunk& chunk = core_.chunks[index];
     chunk.copies.discarded = true;
     chunk.prefetched_to.Clear();

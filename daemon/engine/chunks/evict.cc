@@ -3,19 +3,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
-void EngineState::On(const EvictCall& event) {
+void Requests::On(const EvictCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   for (const ChunkId id : event.chunks) {
     // The call gives the caller's own leases up, even if the eviction is refused.
     if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
-      ReleaseLease(*session, *index);
-    ReleaseLeftBehind(*session, id);
+      state_.ReleaseLease(*session, *index);
+    sharing_.ReleaseLeftBehind(*session, id);
   }
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
@@ -23,7 +23,7 @@ void EngineState::On(const EvictCall& event) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
   }
-  if (status.ok()) status = CheckWaiting(*session, indices->size());
+  if (status.ok()) status = state_.CheckWaiting(*session, indices->size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
     if (!core_.chunks[(*indices)[i]].pinned()) continue;
     status = absl::FailedPreconditionError(
@@ -55,10 +55,10 @@ void EngineState::On(const EvictCall& event) {
     chunk.evicts.push_back(evict.get());
     // The prediction has not changed, so a prefetch would undo the eviction at once.
     chunk.evicted = true;
-    StopPrefetch(chunk);
-    CancelEviction(chunk);
+    state_.StopPrefetch(chunk);
+    state_.CancelEviction(chunk);
     core_.ScheduleChunk(index);
-    for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+    for (const Tier tier : kMemoryTiers) state_.UpdateVictim(index, tier);
   }
   core_.evicts.emplace(event.call, std::move(evict));
 }

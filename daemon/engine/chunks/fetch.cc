@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
@@ -20,8 +20,8 @@ static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, Re
 }  // namespace
 
 // Refuses at once what could never be granted, rather than at its deadline.
-absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& event,
-                                     const std::vector<ChunkIndex>& indices) const {
+absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event,
+                                  const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
     return absl::InvalidArgumentError(absl::StrCat("chunks cannot be leased at the ",
@@ -34,7 +34,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
                      TierName(event.tier), " share of ", FormatBytes(job.share(event.tier).bytes()),
                      " can lease ", limit, "; raise the pool or lease fewer at a time"));
   }
-  if (event.tier == Tier::kDevice) MEMTIDE_RETURN_IF_ERROR(CheckRegions(job));
+  if (event.tier == Tier::kDevice) MEMTIDE_RETURN_IF_ERROR(state_.CheckRegions(job));
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = core_.chunks[index];
@@ -52,7 +52,7 @@ absl::Status EngineState::CheckFetch(const Session& session, const FetchCall& ev
   return absl::OkStatus();
 }
 
-void EngineState::On(const FetchCall& event) {
+void Requests::On(const FetchCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
@@ -61,18 +61,18 @@ void EngineState::On(const FetchCall& event) {
   // They come first, since the fetch may need their room.
   for (const ChunkId id : event.releases) {
     if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
-      ReleaseLease(*session, *index);
-    ReleaseLeftBehind(*session, id);
+      state_.ReleaseLease(*session, *index);
+    sharing_.ReleaseLeftBehind(*session, id);
   }
-  absl::Status status = CheckMoments(event.moments);
+  absl::Status status = state_.CheckMoments(event.moments);
   // The predictor learns before victims are chosen for this fetch, so that they follow the newest
   // uses.
-  if (status.ok()) Learn(*session, event.moments);
+  if (status.ok()) state_.Learn(*session, event.moments);
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (status.ok()) {
     status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
   }
-  if (status.ok()) status = CheckWaiting(*session, indices->size());
+  if (status.ok()) status = state_.CheckWaiting(*session, indices->size());
   if (!status.ok()) return core_.Refuse(event.call, status);
   if (event.tier == Tier::kDevice) job.uses_device = true;
   const bool writes = event.access == Access::kWrite, at_device = event.tier == Tier::kDevice;
@@ -80,10 +80,10 @@ void EngineState::On(const FetchCall& event) {
       writes && std::any_of(indices->begin(), indices->end(),
                             [this](ChunkIndex index) { return core_.ids.MustCopyToWrite(index); });
   if (some_are_common && (!at_device || job.shares_contents())) {
-    return Unshare(*session, event, *indices);
+    return sharing_.Unshare(*session, event, *indices);
   }
   absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
-  if (some_are_common) homes = TakeHomes(job, *indices);
+  if (some_are_common) homes = sharing_.TakeHomes(job, *indices);
   if (!homes.ok()) {
     core_.ScheduleRoomCheck(job, job.home);
     return core_.Refuse(event.call, homes.status());
@@ -102,19 +102,20 @@ void EngineState::On(const FetchCall& event) {
   waiter.deadline =
       core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline);
   // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
-  Enter(*session, std::move(made));
+  state_.Enter(*session, std::move(made));
 
-  const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
+  const Verdict verdict = state_.TryAdmit(waiter, /*may_take_room=*/true);
   if (waiter.admitted && waiter.missing == 0) {
     ++core_.counters.fetch_hits;
-    return Proceed(waiter);
+    return state_.Proceed(waiter);
   }
   if (!event.wait) {
-    return Fail(waiter, verdict.admission == Admission::kConflict
-                            ? absl::AbortedError("another session holds a lease that excludes this")
-                            : absl::UnavailableError("not every chunk is there now"));
+    return sharing_.Fail(
+        waiter, verdict.admission == Admission::kConflict
+                    ? absl::AbortedError("another session holds a lease that excludes this")
+                    : absl::UnavailableError("not every chunk is there now"));
   }
-  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
+  if (!waiter.admitted) state_.WaitForAdmission(waiter, verdict);
 }
 
 void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
@@ -125,7 +126,7 @@ void EngineState::UnpinChunk(ChunkIndex index, size_t pin_index) {
     chunk.revoke_sent = false;
     for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
     core_.ScheduleChunk(index);
-    OfferUnpinned(index);
+    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{index});
   }
   // A conflict may have ended even while other pins remain.
   core_.PinsChanged(index);
@@ -176,12 +177,14 @@ void EngineState::Proceed(Waiter& waiter, const GrantLeases&) {
     // this fetch only reads.
     const bool writes = pin.granted() && pin.access == Access::kWrite;
     if (access == Access::kWrite && !writes) {
-      if (chunk.common != nullptr) {
-        WithdrawOffer(session, core_.ids.IdFor(index, session.id));
+      const bool was_common = chunk.common != nullptr;
+      if (was_common || chunk.repeats_offer) {
+        core_.work.Send(ContentWritten{session.id, core_.ids.IdFor(index, session.id), was_common});
+      }
+      if (was_common) {
         LeaveCommon(*waiter.job, index, std::move(waiter.homes.at(i)), TierSet(waiter.tier));
       }
       MakeNewVersion(index);
-      NoteWritten(session, index);
     }
     pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
     // A fetch that failed had raised pending_access to write.
@@ -236,8 +239,13 @@ void EngineState::MakeNewVersion(ChunkIndex index) {
   }
 }
 
-// Undoes what TryAdmit() did for the waiter, and answers its call.
 void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
+  PartFailed failed = Undo(waiter, status);
+  if (failed.concerns_sharing()) core_.work.Send(std::move(failed));
+}
+
+// Undoes what TryAdmit() did for the waiter, and answers its call.
+PartFailed EngineState::Undo(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
       const ChunkIndex index = waiter.chunks[nth];
@@ -265,16 +273,15 @@ void EngineState::Fail(Waiter& waiter, const absl::Status& status) {
   }
   core_.ScheduleRoomCheck(*waiter.job, waiter.tier);
   if (!IsOwn(waiter.call)) core_.Refuse(waiter.call, status);
-  const SessionId owner = waiter.owner;
-  RunStep run;
-  if (waiter.runs_step()) run = std::get<RunStep>(waiter.then);
-  Leave(waiter);
-  if (run.unsharing != nullptr) DropCopies(*run.unsharing);
-  if (run.offer != nullptr) {
-    DropReaders(*run.offer);
-    if (run.offer->repeats) EndOwnOffer(owner);
+  PartFailed failed{waiter.job->id, waiter.owner, 0, nullptr, nullptr};
+  if (waiter.runs_step()) {
+    const auto& run = std::get<RunStep>(waiter.then);
+    failed.part = run.part;
+    failed.unsharing = run.unsharing;
+    failed.offer = run.offer;
   }
-  PartEnded(owner, run.part, /*computed=*/false);
+  Leave(waiter);
+  return failed;
 }
 
 // Does nothing for a chunk that the session has not leased, so that a FetchCall or EvictCall may
@@ -297,7 +304,7 @@ void EngineState::ReleaseLease(Session& session, ChunkIndex index) {
 }
 
 // The call releases all of its leases or none of them.
-void EngineState::On(const ReleaseCall& event) {
+void Requests::On(const ReleaseCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (core_.AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
@@ -312,8 +319,8 @@ void EngineState::On(const ReleaseCall& event) {
         event.call, absl::FailedPreconditionError(absl::StrCat("chunk ", core_.IdOf(index).value(),
                                                                " is not leased by the session")));
   }
-  for (const ChunkIndex index : *indices) ReleaseLease(*session, index);
-  for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
+  for (const ChunkIndex index : *indices) state_.ReleaseLease(*session, index);
+  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
   Reply reply;
   reply.call = event.call;
   core_.sessions.Remember(*session, event.request_id, kReleaseKind, reply);

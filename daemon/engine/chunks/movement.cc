@@ -235,11 +235,6 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierQueues& queues = job.tier(tier);
   Share& share = job.share(tier);
-  if (job.contents != nullptr) {
-    offers_due_ = !offers_.empty();
-    if (!offers_due_) core_.ledger.Satisfy(share);
-    return;
-  }
   share.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
   const size_t free = share.slots().spare_slots();
   const size_t waiting = queues.slot_queue.size();

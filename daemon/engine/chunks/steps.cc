@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
-absl::Status EngineState::CheckStep(const Session& session, const StepCall& event,
-                                    const std::vector<ChunkIndex>& indices) const {
+absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
+                                 const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (!job.share(Tier::kHost).exists()) {
     return absl::FailedPreconditionError(
@@ -43,20 +43,20 @@ absl::Status EngineState::CheckStep(const Session& session, const StepCall& even
   for (size_t i = 0; i < event.reads; ++i) {
     if (core_.chunks[indices[i]].copies.torn) return Lost(core_.chunks, indices[i]);
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckWaiting(session, indices.size()));
+  MEMTIDE_RETURN_IF_ERROR(state_.CheckWaiting(session, indices.size()));
   if (event.work == nullptr) return CheckPart(session, event.part);
   return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
                              job.chunk_size.count());
 }
 
-absl::Status EngineState::CheckPart(const Session& session, uint64_t part) const {
+absl::Status Requests::CheckPart(const Session& session, uint64_t part) const {
   if (part == 0) return absl::InvalidArgumentError("part_id is not set");
   bool is_used = false;
   for (const Waiter* waiter : session.waiters) {
     const auto* run = std::get_if<RunStep>(&waiter->then);
     is_used = is_used || (run != nullptr && run->part == part);
   }
-  if (!is_used && !RunningPart(session, part).has_value()) return absl::OkStatus();
+  if (!is_used && !state_.RunningPart(session, part).has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("part_id ", part, " is that of a part which has not ended"));
 }
@@ -68,22 +68,22 @@ absl::optional<StepId> EngineState::RunningPart(const Session& session, uint64_t
 }
 
 // The access predictor learns the uses of steps as it learns those of sessions.
-void EngineState::LearnStep(const Session& session, const StepCall& event) {
+void Requests::LearnStep(const Session& session, const StepCall& event) {
   MomentReport uses;
   // The uses belong to the current moment of the job.
   uses.continues = true;
   for (size_t i = 0; i < event.chunks.size(); ++i) {
     uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
   }
-  Learn(session, {std::move(uses)});
+  state_.Learn(session, {std::move(uses)});
 }
 
-void EngineState::On(const StepCall& event) {
+void Requests::On(const StepCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
-  absl::Status status = CheckMoments(event.moments);
-  if (status.ok()) Learn(*session, event.moments);
+  absl::Status status = state_.CheckMoments(event.moments);
+  if (status.ok()) state_.Learn(*session, event.moments);
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
   if (!status.ok()) return core_.Refuse(event.call, status);
@@ -92,15 +92,17 @@ void EngineState::On(const StepCall& event) {
   run.work = event.work;
   run.part = event.part;
   if (event.contents.has_value() && job.shares_contents()) {
-    if (SharePart(*session, event, &*indices, &run.difference)) return;
+    if (sharing_.SharePart(*session, event, &*indices, &run.difference)) return;
   } else {
     std::vector<bool> shared(indices->size());
     for (size_t i = event.reads; i < indices->size(); ++i)
       shared[i] = core_.ids.MustCopyToWrite((*indices)[i]);
-    status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
+    status =
+        sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
     if (!status.ok()) return core_.Refuse(event.call, status);
   }
-  Wait(*session, event.call, *std::move(indices), event.reads, std::move(run), event.deadline);
+  state_.Wait(*session, event.call, *std::move(indices), event.reads, std::move(run),
+              event.deadline);
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
@@ -168,11 +170,11 @@ void EngineState::Proceed(Waiter& waiter, const RunStep& then) {
   core_.Emit(std::move(reply));
 }
 
-void EngineState::On(const StepDone& event) {
+void Requests::On(const StepDone& event) {
   if (core_.steps.count(event.step) == 0) return;
-  const RunningStep step = EndStep(event.step, event.status, event.non_finite_gradients);
-  if (step.unsharing != nullptr) return EndUnsharing(step, event.status);
-  if (step.offer != nullptr) return EndOfferPart(step, event);
+  const RunningStep step = state_.EndStep(event.step, event.status, event.non_finite_gradients);
+  if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
+  if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
   Reply reply;
   reply.call = step.call;
@@ -180,15 +182,19 @@ void EngineState::On(const StepDone& event) {
   core_.Emit(std::move(reply));
 }
 
-void EngineState::On(const EndPartCall& event) {
-  const Session* session = core_.CallingSession(event.call, event.session);
+void Requests::On(const EndPartCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  const absl::optional<StepId> part = RunningPart(*session, event.part);
+  const absl::optional<StepId> part = state_.RunningPart(*session, event.part);
   // Parts that the mover computes have the number zero.
   if (event.part != 0 && part.has_value()) {
-    EndStep(*part,
-            event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
-            event.non_finite_gradients);
+    const RunningStep ended = state_.EndStep(
+        *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
+        event.non_finite_gradients);
+    for (const StepCall& call :
+         sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed)) {
+      On(call);
+    }
   }
   core_.Answer(event.call);
 }
@@ -226,7 +232,6 @@ RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
     if (step.unsharing == nullptr && step.offer == nullptr) ++core_.counters.step_parts;
     core_.counters.non_finite_gradients += non_finite_gradients;
   }
-  PartEnded(step.owner, step.part, status.ok());
   return step;
 }
 

@@ -69,7 +69,7 @@ void EngineState::On(const TransferDone& event) {
   Chunk& chunk = core_.chunks[index];
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
-  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
+  core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) return ScrubDone(index, flight, event);
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});

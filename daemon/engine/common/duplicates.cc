@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -25,8 +25,8 @@ static_assert(std::is_same_v<std::variant_alternative_t<kDuplicateKind, Event>, 
 
 }  // namespace
 
-absl::Status EngineState::CheckDuplicate(const Session& session, const DuplicateCall& event,
-                                         const std::vector<ChunkIndex>& indices) const {
+absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall& event,
+                                     const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -50,11 +50,11 @@ absl::Status EngineState::CheckDuplicate(const Session& session, const Duplicate
         "; raise the pool or name fewer at a time"));
   }
   // The step part that brings the chunks to host memory names them again.
-  return CheckWaiting(session, 2 * indices.size());
+  return state_.CheckWaiting(session, 2 * indices.size());
 }
 
-absl::optional<absl::Status> EngineState::TryDuplicate(
-    const Job& job, const DuplicateCall& event, const std::vector<ChunkIndex>& indices) const {
+absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const DuplicateCall& event,
+                                                   const std::vector<ChunkIndex>& indices) const {
   const uint64_t made = uint64_t{event.copies} * indices.size();
   if (made == 0 || made > core_.options.limits.chunks_per_call) {
     return absl::InvalidArgumentError(
@@ -83,10 +83,10 @@ absl::optional<absl::Status> EngineState::TryDuplicate(
     own += chunk.common == nullptr;
   }
   if (own == 0 || job.home == Tier::kHost) return absl::OkStatus();
-  return TryClaim(job, own);
+  return state_.TryClaim(job, own);
 }
 
-void EngineState::On(const DuplicateCall& event) {
+void Sharing::On(const DuplicateCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (core_.AnswerAgain(*session, event.call, event.request_id, kDuplicateKind)) return;
@@ -107,7 +107,7 @@ void EngineState::On(const DuplicateCall& event) {
 }
 
 // A step part without work brings the chunks to host memory.
-void EngineState::StartDuplicating(const std::shared_ptr<Offer>& offer) {
+void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
   Session& session = *core_.sessions.Find(offer->session);
   const DuplicateCall& call = *offer->duplicate;
   if (core_.AnswerAgain(session, call.call, call.request_id, kDuplicateKind)) return;
@@ -118,12 +118,12 @@ void EngineState::StartDuplicating(const std::shared_ptr<Offer>& offer) {
     const Share& host = session.job->share(Tier::kHost);
     const uint32_t wanted = host.slots_for_claims(static_cast<uint32_t>(indices->size()));
     if (session.job->home != Tier::kHost && host.is_elastic() && wanted > host.slots().size()) {
-      GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
+      state_.GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
     }
     status = TryDuplicate(*session.job, call, *indices);
   }
   if (!status.has_value()) {
-    Grow(*session.job, Tier::kHost);
+    state_.Grow(*session.job, Tier::kHost);
     return WaitToDuplicate(session, offer);
   }
   if (!status->ok()) return core_.Refuse(call.call, *status);
@@ -132,7 +132,7 @@ void EngineState::StartDuplicating(const std::shared_ptr<Offer>& offer) {
 }
 
 // Memory is made for claims, or a transfer uses a slot that is to be the content's.
-void EngineState::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
+void Sharing::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
   if (core_.now >= offer->patience || core_.draining) {
     return core_.Refuse(offer->call,
                         absl::ResourceExhaustedError(
@@ -145,13 +145,13 @@ void EngineState::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>
 }
 
 // The part has ended, so that the chunks are in host memory unless they have been used since.
-void EngineState::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
+void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
   const DuplicateCall& call = *offer->duplicate;
   const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) status = TryDuplicate(*session.job, call, *indices);
   bool moves = !status.has_value();
-  if (moves) Grow(*session.job, Tier::kHost);
+  if (moves) state_.Grow(*session.job, Tier::kHost);
   for (size_t i = 0; !moves && status->ok() && i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
     const Chunk& chunk = core_.chunks[index];
@@ -168,8 +168,8 @@ void EngineState::EndDuplicating(Session& session, const std::shared_ptr<Offer>&
 }
 
 // REQUIRES: those of the chunks that have a content of their own are unused, and in host memory.
-void EngineState::Duplicate(Session& session, const DuplicateCall& event,
-                            const std::vector<ChunkIndex>& indices) {
+void Sharing::Duplicate(Session& session, const DuplicateCall& event,
+                        const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   for (size_t i = 0; i < indices.size(); ++i) {
     if (core_.chunks[indices[i]].common != nullptr) continue;
@@ -196,9 +196,9 @@ void EngineState::Duplicate(Session& session, const DuplicateCall& event,
 
 // What the chunk holds in host memory becomes a content, which it reads from now on. Its home is
 // free. The copy at the device stays.
-void EngineState::HoldInCommon(Job& job, ChunkIndex index) {
-  UnlinkShadow(index);
-  ForgetWishes(index);
+void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
+  state_.UnlinkShadow(index);
+  state_.ForgetWishes(index);
   Chunk& chunk = core_.chunks[index];
   MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies.flight && !chunk.pinned());
   job.duplicated.job = &job;
@@ -213,8 +213,8 @@ void EngineState::HoldInCommon(Job& job, ChunkIndex index) {
   chunk.of_readers = content.readers.Take();
   chunk.of_common = job.common.Take();
   core_.MarkDirty(index);
-  Rank(index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  state_.Rank(index);
+  for (const Tier tier : kMemoryTiers) state_.UpdateVictim(index, tier);
   // The room of a smaller limit of leases is that of the chunk.
   core_.ScheduleRoomCheck(job, Tier::kHost);
 }

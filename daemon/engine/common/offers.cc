@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -23,7 +23,7 @@ constexpr uint32_t kMostInPart = 8;
 
 }  // namespace
 
-absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& event) const {
+absl::Status Sharing::CheckOffer(const Session& session, const OfferCall& event) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -39,14 +39,14 @@ absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& ev
   }
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   const size_t chunks = std::min<size_t>(event.chunks.size(), core_.options.limits.chunks_per_call);
-  return CheckWaiting(session, chunks + 2 * MostInPart(job));
+  return state_.CheckWaiting(session, chunks + 2 * MostInPart(job));
 }
 
-uint32_t EngineState::MostInPart(const Job& job) const {
+uint32_t Sharing::MostInPart(const Job& job) const {
   return std::min(kMostInPart, job.LeaseLimit(Tier::kHost));
 }
 
-void EngineState::On(const OfferCall& event) {
+void Sharing::On(const OfferCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   absl::Status status = CheckOffer(*session, event);
@@ -88,13 +88,13 @@ void EngineState::On(const OfferCall& event) {
 
 // What was never written has no bytes to share, and what a step writes will not stay, unless others
 // make the same step.
-bool EngineState::IsOfferable(const Chunk& chunk) {
+bool IsOfferable(const Chunk& chunk) {
   const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
-  return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || IsRepeated(chunk));
+  return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());
 }
 
 // Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
-void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
+void Sharing::GoOn(const std::shared_ptr<Offer>& offer) {
   offer->of_session.End();
   if (offer->duplicate.has_value()) return StartDuplicating(offer);
   Session& session = *core_.sessions.Find(offer->session);
@@ -106,7 +106,7 @@ void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
 }
 
 // False: all digests are known.
-bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Sharing::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
   ContentWork work;
   std::vector<ChunkIndex> chunks;
   std::vector<Offer::Item> later;
@@ -136,7 +136,7 @@ bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& o
 }
 
 // Starts a part that compares and copies chunks of the offer. False: there are none for it now.
-bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Sharing::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
   CommonContents& contents = CommonsOf(session);
   const uint32_t most = MostInPart(*session.job);
   std::vector<Offer::Item> open, lacking;
@@ -189,13 +189,13 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
   return true;
 }
 
-void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
-                            std::vector<ChunkIndex> chunks, size_t first_written) {
+void Sharing::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
+                        std::vector<ChunkIndex> chunks, size_t first_written) {
   RunStep run;
   run.contents = std::make_shared<const ContentWork>(std::move(work));
   run.offer = offer;
-  const CallId call = offer->repeats ? OwnCall() : offer->call;
-  Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
+  const CallId call = offer->repeats ? CallId(kFirstOwnCall + next_own_call_++) : offer->call;
+  state_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
   const auto waiting = core_.waiters.find(call);
   if (!offer->repeats || waiting == core_.waiters.end() || waiting->second->admitted) return;
   const std::vector<Offer::Item> items = offer->in_part;
@@ -203,12 +203,12 @@ void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offe
   PutOff(session, items);
 }
 
-void EngineState::EndOffer(Offer& offer, const absl::Status& why) {
+void Sharing::EndOffer(Offer& offer, const absl::Status& why) {
   DropReaders(offer);
   offer.repeats ? EndOwnOffer(offer.session) : core_.Refuse(offer.call, why);
 }
 
-void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
+void Sharing::EndOfferPart(const RunningStep& step, const StepDone& event) {
   Offer& offer = *step.offer;
   Session* const session = core_.sessions.Find(step.owner);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
@@ -224,7 +224,7 @@ void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
   GoOn(step.offer);
 }
 
-void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
+void Sharing::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
   CommonContents& contents = CommonsOf(session);
   MEMTIDE_CHECK(result.digests.size() == offer.in_part.size());
   for (size_t i = 0; i < offer.in_part.size(); ++i) {
@@ -241,7 +241,7 @@ void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResul
   offer.in_part.clear();
 }
 
-void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
+void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
     CommonContent& content = *core_.chunks[item.reader].common;
@@ -272,14 +272,14 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
 }
 
 // The entries that were made for the part go, with what chunks held before they became common.
-void EngineState::DropReaders(Offer& offer) {
+void Sharing::DropReaders(Offer& offer) {
   for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
-    if (item.reader != kNoChunk && core_.chunks[item.reader].live()) FreeChunk(item.reader);
+    if (item.reader != kNoChunk && core_.chunks[item.reader].live()) state_.FreeChunk(item.reader);
   }
   offers_due_ = true;
 }
 
-void EngineState::AnswerOffer(Offer& offer) {
+void Sharing::AnswerOffer(Offer& offer) {
   const Session& session = *core_.sessions.Find(offer.session);
   const Job& job = *session.job;
   const bool shares = !offer.reply.shared.empty();
@@ -295,14 +295,15 @@ void EngineState::AnswerOffer(Offer& offer) {
   }
   const Share& host = job.share(Tier::kHost);
   if (shares && job.work == Tier::kHost) {
-    SendBudget(session.id, host.slots().size(), host.most_slots());
+    state_.SendBudget(session.id, host.slots().size(), host.most_slots());
   }
   MaybeEndHiddenJob(CommonsOf(session));
 }
 
 // Contents were made or have gone, or there is memory. Serves only a few offers, because one event
 // must not examine all that wait: the next Tick goes on with the others.
-bool EngineState::RetryOffers() {
+bool Sharing::RetryOffers() {
+  if (core_.work.TakeMovement() && std::exchange(await_transfers_, false)) offers_due_ = true;
   if (!offers_due_) return false;
   offers_due_ = false;
   size_t looks = 0;
@@ -317,7 +318,7 @@ bool EngineState::RetryOffers() {
 }
 
 // The session ends, and with it its offers that wait.
-void EngineState::EndOffers(Session& session, const absl::Status& why) {
+void Sharing::EndOffers(Session& session, const absl::Status& why) {
   std::deque<std::shared_ptr<Offer>> others;
   for (const std::shared_ptr<Offer>& offer : std::exchange(offers_, {})) {
     if (offer->session != session.id) {
@@ -332,14 +333,14 @@ void EngineState::EndOffers(Session& session, const absl::Status& why) {
 }
 
 // The chunk is freed.
-void EngineState::WithdrawOffer(Session& session, ChunkId id) {
+void Sharing::WithdrawOffer(Session& session, ChunkId id) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end()) return;
   CommonsOf(session).Withdraw(known->second.digest, session.id, id);
   session.offered.erase(known);
 }
 
-void EngineState::WithdrawOffers(Session& session) {
+void Sharing::WithdrawOffers(Session& session) {
   if (session.job == nullptr) return;
   const auto found = core_.commons.find({session.uid, session.job->chunk_size});
   if (found == core_.commons.end()) return;

@@ -8,7 +8,7 @@
 // were written.
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -22,36 +22,39 @@ constexpr uint8_t kMostInVain = 16;
 
 }  // namespace
 
-CallId EngineState::OwnCall() { return CallId(kFirstOwnCall + next_own_call_++); }
-
 // REQUIRES: the session may offer the chunks.
-void EngineState::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
+void Sharing::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
   for (const ChunkIndex index : indices) {
     core_.chunks[index].repeats_offer = true;
     OfferLater(session, index);
   }
 }
 
-void EngineState::OfferLater(Session& session, ChunkIndex index) {
+void Sharing::OfferLater(Session& session, ChunkIndex index) {
   session.to_offer.insert(core_.ids.IdFor(index, session.id));
   repeats_due_.insert(session.id);
 }
 
 // Nothing uses the chunk any more.
-void EngineState::OfferUnpinned(ChunkIndex index) {
+void Sharing::On(const ChunkUnpinned& signal) {
+  const ChunkIndex index = signal.chunk;
   const Chunk& chunk = core_.chunks[index];
   if (!chunk.repeats_offer || chunk.common != nullptr || !chunk.live()) return;
   // Jobs with repeated offers have one session.
   for (const SessionId id : chunk.job->sessions) OfferLater(*core_.sessions.Find(id), index);
 }
 
-// The session has leased the chunk for writing.
-void EngineState::NoteWritten(Session& session, ChunkIndex index) {
-  if (core_.chunks[index].repeats_offer)
-    session.to_revoke.insert(core_.ids.IdFor(index, session.id));
+void Sharing::On(const ContentWritten& signal) {
+  Session* const session = core_.sessions.Find(signal.session);
+  if (session == nullptr || session->job == nullptr) return;
+  if (signal.was_common) WithdrawOffer(*session, signal.chunk);
+  const absl::optional<ChunkIndex> index = core_.ids.Find(*session, signal.chunk);
+  if (index.has_value() && core_.chunks[*index].repeats_offer) {
+    session->to_revoke.insert(signal.chunk);
+  }
 }
 
-void EngineState::RevokeForOffers(Session& session) {
+void Sharing::RevokeForOffers(Session& session) {
   Revoke revoke;
   revoke.session = session.id;
   for (const ChunkId id : std::exchange(session.to_revoke, {})) {
@@ -72,7 +75,7 @@ void EngineState::RevokeForOffers(Session& session) {
   core_.Emit(std::move(revoke));
 }
 
-void EngineState::TickOffers() {
+void Sharing::TickOffers() {
   offers_due_ = !offers_.empty();
   std::vector<SessionId> holders;
   for (const auto& [id, session] : core_.sessions) {
@@ -84,7 +87,7 @@ void EngineState::TickOffers() {
   }
 }
 
-bool EngineState::StartOwnOffers() {
+bool Sharing::StartOwnOffers() {
   if (repeats_due_.empty()) return false;
   for (const SessionId id : std::exchange(repeats_due_, {})) {
     Session* const session = core_.sessions.Find(id);
@@ -96,7 +99,7 @@ bool EngineState::StartOwnOffers() {
 
 // Whether another session has offered what the chunk had when it was last offered, or the chunk has
 // changed since.
-bool EngineState::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
+bool Sharing::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end() || known->second.version != chunk.version) return true;
   CommonContents& contents = CommonsOf(session);
@@ -104,9 +107,9 @@ bool EngineState::IsWorthOffering(const Session& session, ChunkId id, const Chun
   return contents.Find(digest) != nullptr || contents.IsOfferedByOthers(digest, session.id);
 }
 
-void EngineState::StartOwnOffer(Session& session) {
+void Sharing::StartOwnOffer(Session& session) {
   // The next Tick tries again.
-  if (!CheckWaiting(session, kMostInOwnOffer + 2 * MostInPart(*session.job)).ok()) return;
+  if (!state_.CheckWaiting(session, kMostInOwnOffer + 2 * MostInPart(*session.job)).ok()) return;
   auto offer = std::make_shared<Offer>();
   offer->repeats = true;
   offer->session = session.id;
@@ -133,17 +136,17 @@ void EngineState::StartOwnOffer(Session& session) {
   GoOn(offer);
 }
 
-void EngineState::CountOffer(Chunk& chunk) {
+void CountOffer(Chunk& chunk) {
   if (++chunk.offers_in_vain >= kMostInVain) chunk.repeats_offer = false;
 }
 
 // The part of an own offer was not admitted, so that its chunks are offered again after a Tick.
-void EngineState::PutOff(Session& session, const std::vector<Offer::Item>& items) {
+void Sharing::PutOff(Session& session, const std::vector<Offer::Item>& items) {
   for (const Offer::Item& item : items) session.to_offer.insert(item.id);
   repeats_due_.erase(session.id);
 }
 
-void EngineState::EndOwnOffer(SessionId id) {
+void Sharing::EndOwnOffer(SessionId id) {
   Session* const session = core_.sessions.Find(id);
   if (session == nullptr) return;
   session->repeats_offers = false;
@@ -151,7 +154,7 @@ void EngineState::EndOwnOffer(SessionId id) {
 }
 
 // A session offers what others have offered, too, or a content is whole that has the digest.
-void EngineState::OfferAlike(const Session& session, const Digest& digest) {
+void Sharing::OfferAlike(const Session& session, const Digest& digest) {
   const CommonContents::Offers* const offers = CommonsOf(session).OffersOf(digest);
   if (offers == nullptr) return;
   for (const auto& [id, chunks] : *offers) {
@@ -166,7 +169,7 @@ void EngineState::OfferAlike(const Session& session, const Digest& digest) {
 
 // What the device has is the content that the chunk is about to read instead of its own, so that
 // the copy stays there. REQUIRES: neither is pinned.
-void EngineState::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
+void Sharing::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
   Chunk& from = core_.chunks[index];
   Chunk& to = core_.chunks[reader];
   if (!from.valid_at(Tier::kDevice) || from.copies.flight != nullptr) return;

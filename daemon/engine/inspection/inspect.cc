@@ -144,7 +144,7 @@ void Inspection::On(const InspectCall& event) {
   seen.remembered_chunks = core_.sessions.remembered_chunks();
   seen.waiting_calls =
       static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
-                            core_.steps.size() + state_.waiting_offers());
+                            core_.steps.size() + sharing_.waiting_offers());
   for (const auto& [id, job] : core_.jobs) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());

@@ -106,10 +106,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     job.last_error = status;
     // Jobs refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
-    for (const std::shared_ptr<Offer>& offer : offers_) {
-      if (&CommonsOf(*core_.sessions.Find(offer->session)) == job.contents)
-        offer->lacks_memory = true;
-    }
+    if (job.contents != nullptr) core_.work.Send(NoMemoryForContents{job.id});
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
       RefuseAllocations(job, status);
@@ -133,7 +130,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
   FinishResize(job);
   core_.ScheduleRoomCheck(job, tier);
   AllocateWaiting(job);
-  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
+  core_.work.NoteMovement();
 }
 
 void EngineState::SendRegions(const Job& job, uint32_t region) {

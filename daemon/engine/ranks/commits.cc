@@ -156,7 +156,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  state_.ForgetLostResults(job);
+  sharing_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
   for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
@@ -193,7 +193,7 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || state_.HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || sharing_.HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
@@ -205,7 +205,7 @@ void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     state_.SwapContents(chunk, shadow);
-    state_.ResultMoved(shadow, chunk);
+    sharing_.ResultMoved(shadow, chunk);
     state_.LinkShadow(chunk, shadow);
     return;
   }

@@ -7,13 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
 // REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
 // session leaves behind.
-void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
+void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   const Name name = core_.ids.NameOf(job, id, from);
   Session* const owner = core_.sessions.Find(name.owner);
   if (owner != nullptr) WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
@@ -27,22 +27,22 @@ void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
     const auto lease = owner->left_behind.find(id);
     if (lease != owner->left_behind.end() && lease->second == from) return;
   }
-  FinishEvicts(from, absl::AbortedError(
-                         absl::StrCat("chunk ", id.value(), " was written before it was evicted")));
-  FreeChunk(from);
+  state_.FinishEvicts(from, absl::AbortedError(absl::StrCat("chunk ", id.value(),
+                                                            " was written before it was evicted")));
+  state_.FreeChunk(from);
 }
 
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
 // with more of them is being made.
-absl::StatusOr<Slot> EngineState::TakeHomeSlot(Job& job, ChunkIndex shared) {
+absl::StatusOr<Slot> Sharing::TakeHomeSlot(Job& job, ChunkIndex shared) {
   Share& home = job.share(job.home);
   const SlotPool& slots = home.slots();
   const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
   if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
     if (home.is_elastic() && wanted > slots.size()) {
-      GrowShare(job, job.home, wanted - slots.size());
+      state_.GrowShare(job, job.home, wanted - slots.size());
     }
-    Grow(job, job.home);
+    state_.Grow(job, job.home);
     if (home.making() != kNoSegment) {
       return CallAgain(absl::StrCat("memory for a copy of chunk ", core_.IdOf(shared).value(),
                                     " is being made"));
@@ -56,7 +56,7 @@ absl::StatusOr<Slot> EngineState::TakeHomeSlot(Job& job, ChunkIndex shared) {
 }
 
 // A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.
-absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
+absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
   MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, like));
   const ChunkIndex index = core_.chunks.Claim(&job);
   Chunk& chunk = core_.chunks[index];
@@ -76,9 +76,9 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
 // Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
 // the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
-absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                                         const std::vector<bool>& wanted, bool may_be_leased,
-                                         std::vector<ChunkIndex>* indices) {
+absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
+                                     const std::vector<bool>& wanted, bool may_be_leased,
+                                     std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
   std::vector<std::pair<size_t, ChunkIndex>> made;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -87,13 +87,13 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
     const ChunkIndex old = (*indices)[i];
     if (IsInCall(session, old) ||
         (!may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr)) {
-      for (const auto& [at, index] : made) FreeChunk(index);
+      for (const auto& [at, index] : made) state_.FreeChunk(index);
       return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
                                              "that writes it; release it and try again"));
     }
     const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
     if (!entry.ok()) {
-      for (const auto& [at, index] : made) FreeChunk(index);
+      for (const auto& [at, index] : made) state_.FreeChunk(index);
       return entry.status();
     }
     made.emplace_back(i, *entry);
@@ -107,8 +107,8 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
 
 // Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
 // call again, which finds entries of its own.
-void EngineState::Unshare(Session& session, const FetchCall& event,
-                          const std::vector<ChunkIndex>& indices) {
+void Sharing::Unshare(Session& session, const FetchCall& event,
+                      const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
@@ -154,11 +154,11 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
   RunStep run;
   run.work = std::move(work);
   run.unsharing = std::move(unsharing);
-  Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
+  state_.Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
 }
 
 // The copies are there, or failed.
-void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& status) {
+void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) {
   const Unsharing& unsharing = *step.unsharing;
   Session* const session = core_.sessions.Find(step.owner);
   if (!status.ok() || session == nullptr || session->job == nullptr) {
@@ -182,7 +182,7 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     // The id was freed meanwhile, or names another entry: this copy is of no use.
     if (!core_.chunks[copy].live()) continue;
     if (core_.ids.Find(job, id) != shared || !core_.ids.MustCopyToWrite(shared)) {
-      FreeChunk(copy);
+      state_.FreeChunk(copy);
       continue;
     }
     // The client has the old place mapped until it gets the new one.
@@ -190,25 +190,25 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }
-  On(unsharing.call);
+  core_.work.Send(FetchAgain{unsharing.call});
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
-void EngineState::DropCopies(const Unsharing& unsharing) {
+void Sharing::DropCopies(const Unsharing& unsharing) {
   for (const ChunkIndex copy : unsharing.copies) {
-    if (core_.chunks[copy].live()) FreeChunk(copy);
+    if (core_.chunks[copy].live()) state_.FreeChunk(copy);
   }
 }
 
 // Whether a fetch or a step part of the session names the entry and is not granted.
-bool EngineState::HasCallFor(const Session& session, ChunkIndex index) const {
+bool Sharing::HasCallFor(const Session& session, ChunkIndex index) const {
   return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
     return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
   });
 }
 
 // Whether a part that runs or a call that waits of the session is of the entry.
-bool EngineState::IsInCall(const Session& session, ChunkIndex index) const {
+bool Sharing::IsInCall(const Session& session, ChunkIndex index) const {
   const auto is_of_part = [this, &session](const Pin& pin) {
     const auto step =
         IsStep(pin.session) ? core_.steps.find(StepId(pin.session.value())) : core_.steps.end();
@@ -219,33 +219,33 @@ bool EngineState::IsInCall(const Session& session, ChunkIndex index) const {
 }
 
 // The session's lease on the content that its id named before, if it still has one.
-void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
+void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
   const auto found = session.left_behind.find(id);
   if (found == session.left_behind.end()) return;
   const ChunkIndex index = found->second;
   session.left_behind.erase(found);
-  ReleaseLease(session, index);
+  state_.ReleaseLease(session, index);
   // No id names a common content any more that the session has left.
   const Chunk& chunk = core_.chunks[index];
   const bool is_left = chunk.live() && chunk.common != nullptr && !chunk.pinned();
-  if (is_left && session.job->names.NamesOf(index).empty()) FreeChunk(index);
+  if (is_left && session.job->names.NamesOf(index).empty()) state_.FreeChunk(index);
 }
 
 // Ends one id of a content that others name, too.
-void EngineState::FreeId(Session& session, ChunkId id, ChunkIndex index) {
+void Sharing::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
     const std::vector<ChunkIndex>& chunks = waiter->chunks;
     if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
       Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
     }
   }
-  ReleaseLease(session, index);
+  state_.ReleaseLease(session, index);
   core_.chunks[index].job->names.Remove(id, index);
   core_.MarkDirty(index);
 }
 
 // Whether only sessions that have ended named the entry, so that no call can reach it any more.
-bool EngineState::IsOrphan(ChunkIndex index) const {
+bool Sharing::IsOrphan(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   const Job& job = *chunk.job;
   const auto is_there = [&job](SessionId session) {
@@ -263,7 +263,7 @@ bool EngineState::IsOrphan(ChunkIndex index) const {
 
 // Frees what only ranks that have ended could use. Another rank may still read what its id named
 // before; then the next Tick tries again.
-void EngineState::FreeOrphans(Job& job) {
+void Sharing::FreeOrphans(Job& job) {
   job.orphans_remain = false;
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
@@ -273,7 +273,7 @@ void EngineState::FreeOrphans(Job& job) {
     if (is_used) {
       job.orphans_remain = true;
     } else {
-      FreeChunk(index);
+      state_.FreeChunk(index);
     }
   }
 }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -26,9 +26,8 @@ PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_ty
 
 // True: the call has been answered, or waits for another rank. False: the session makes the part,
 // into the entries that `indices` has then.
-bool EngineState::SharePart(Session& session, const StepCall& event,
-                            std::vector<ChunkIndex>* indices,
-                            absl::optional<PartDifference>* difference) {
+bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
+                        absl::optional<PartDifference>* difference) {
   Job& job = *session.job;
   const std::vector<Digest>& digests = event.contents->reads;
   PartKey key{event.contents->work, {}, indices->size() - event.reads};
@@ -105,8 +104,8 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
 }
 
 // Whether these entries hold these results, and no call is about to write them.
-bool EngineState::AreThere(const std::vector<ChunkIndex>& entries,
-                           const std::vector<std::pair<ChunkId, Version>>& results) const {
+bool Sharing::AreThere(const std::vector<ChunkIndex>& entries,
+                       const std::vector<std::pair<ChunkId, Version>>& results) const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const ChunkIndex index = entries[i];
     const Chunk& chunk = core_.chunks[index];
@@ -127,8 +126,8 @@ bool EngineState::AreThere(const std::vector<ChunkIndex>& entries,
 }
 
 // The ids of the written chunks name the results, which others have made.
-absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
-                                      const std::vector<ChunkIndex>& results) {
+absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
+                                  const std::vector<ChunkIndex>& results) {
   const Session& session = *core_.sessions.Find(event.session);
   std::vector<ChunkIndex> present;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -165,7 +164,7 @@ absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
   return absl::OkStatus();
 }
 
-void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
+void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
   Session* const session = core_.sessions.Find(event.session);
   const absl::Status status = TakeResults(*session->job, event, results);
   if (!status.ok()) return core_.Refuse(event.call, status);
@@ -176,16 +175,17 @@ void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex
 }
 
 // After a commit: what ranks have made and written over since is of no use to those that are late.
-void EngineState::ForgetLostResults(Job& job) {
+void Sharing::ForgetLostResults(Job& job) {
   job.parts.ForgetUnless(
       [this](const SharedPart& part) { return AreThere(part.writes, part.results); });
 }
 
 // A part that a session computes has ended, or never began.
-void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
-  Session* const session = core_.sessions.Find(maker);
-  if (number == 0 || session == nullptr || session->job == nullptr) return;
-  SharedParts::Ended ended = session->job->parts.End(maker, number, computed);
+std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t number,
+                                         bool computed) {
+  std::vector<StepCall> again;
+  if (number == 0) return again;
+  SharedParts::Ended ended = job.parts.End(maker, number, computed);
   std::vector<ChunkIndex> writes;
   std::vector<std::pair<ChunkId, Version>> results;
   if (ended.part != nullptr) {
@@ -203,12 +203,13 @@ void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
     if (computed && AreThere(writes, results)) {
       AnswerMade(waiting.call, writes);
     } else {
-      On(waiting.call);  // The first of them makes the part.
+      again.push_back(std::move(waiting.call));  // The first of them makes the part.
     }
   }
+  return again;
 }
 
-void EngineState::EndWaitingParts(Session& session, const absl::Status& why) {
+void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
   if (session.job == nullptr) return;
   for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
     core_.Refuse(waiting.call.call, why);
@@ -217,7 +218,7 @@ void EngineState::EndWaitingParts(Session& session, const absl::Status& why) {
 
 // A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
 // are late find it in `to`. What has been written since is no result.
-void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
+void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
   SharedParts& parts = core_.chunks[to].job->parts;
   parts.ForgetWriter(to);
   if (core_.chunks[to].is_made()) {
@@ -226,5 +227,20 @@ void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
     parts.ForgetWriter(from);
   }
 }
+
+void Sharing::On(const PartFailed& signal) {
+  if (signal.unsharing != nullptr) DropCopies(*signal.unsharing);
+  if (signal.offer != nullptr) {
+    DropReaders(*signal.offer);
+    if (signal.offer->repeats) EndOwnOffer(signal.owner);
+  }
+  const auto job = core_.jobs.find(signal.job);
+  if (job == core_.jobs.end()) return;
+  for (StepCall& call : PartEnded(*job->second, signal.owner, signal.part, /*computed=*/false)) {
+    core_.work.Send(StepAgain{std::move(call)});
+  }
+}
+
+void Sharing::Fail(Waiter& waiter, const absl::Status& status) { On(state_.Undo(waiter, status)); }
 
 }  // namespace memtide

@@ -341,7 +341,7 @@ void Jobs::LeaveJob(Session& session) {
   if (job.keeps_ranks()) {
     state_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
-    state_.FreeOrphans(job);
+    sharing_.FreeOrphans(job);
   }
   // What waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return state_.AllocateWaiting(job);

@@ -41,9 +41,9 @@ void Jobs::On(const CloseCall& event) {
 // nothing is left.
 void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
-  state_.EndWaitingParts(session, why);
-  state_.EndOffers(session, why);
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) state_.Fail(*waiter, why);
+  sharing_.EndWaitingParts(session, why);
+  sharing_.EndOffers(session, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) sharing_.Fail(*waiter, why);
   for (const CallId call : std::set<CallId>(session.evicts))
     state_.EndEvict(*core_.evicts.at(call), why);
   // A part that the mover computes uses its memory until StepDone, and only counts for the session
@@ -55,7 +55,13 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
     if (running.offer != nullptr) running.offer->EndCounts();
     if (part != 0) parts.insert(step);
   }
-  for (const StepId part : parts) state_.EndStep(part, why, 0);
+  for (const StepId part : parts) {
+    const RunningStep ended = state_.EndStep(part, why, 0);
+    for (const StepCall& call :
+         sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok())) {
+      requests_.On(call);
+    }
+  }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) state_.EndResize(*session.job, why);
@@ -78,7 +84,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
     }
   }
   session.left_behind.clear();
-  state_.WithdrawOffers(session);
+  sharing_.WithdrawOffers(session);
   commits_.LeaveGroup(session);
   if (session.job != nullptr) commits_.LeaveRanks(session);
   if (session.job != nullptr) state_.LeaveRegions(*session.job, id);
@@ -122,7 +128,7 @@ void Jobs::On(const Tick&) {
       core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  state_.TickOffers();
+  sharing_.TickOffers();
   state_.ServeWrites();
   for (Job* job : expired) EndJob(*job);
   state_.ShrinkOverQuota();
@@ -145,8 +151,8 @@ void Jobs::ExpireCalls() {
     Waiter* const waiter = found->second.get();
     const Job& job = *waiter->job;
     if (core_.writes.WaitingOf(job.id) > 0) {
-      state_.Fail(*waiter,
-                  AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+      sharing_.Fail(*waiter,
+                    AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
       continue;
     }
     ++core_.counters.deadlines_exceeded;
@@ -165,7 +171,7 @@ void Jobs::ExpireCalls() {
     if (!job.last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }
-    state_.Fail(*waiter, absl::DeadlineExceededError(text));
+    sharing_.Fail(*waiter, absl::DeadlineExceededError(text));
   }
   for (const auto& [id, job] : core_.jobs) {
     for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {
@@ -175,7 +181,7 @@ void Jobs::ExpireCalls() {
     }
     commits_.EndWaitForRanks(*job);
     records_.ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) state_.FreeOrphans(*job);
+    if (job->orphans_remain) sharing_.FreeOrphans(*job);
   }
   for (const CallId call : late) {
     const auto found = core_.evicts.find(call);

@@ -62,6 +62,11 @@ class WorkList {
   // Removes all signals, oldest first.
   std::vector<Signal> TakeSignals() { return std::exchange(signals_, {}); }
 
+  // A transfer has ended, or memory was made.
+  void NoteMovement() { has_moved_ = true; }
+  // Whether that was noted since the last call.
+  bool TakeMovement() { return std::exchange(has_moved_, false); }
+
   // Work that is listed already is not listed again.
   // REQUIRES: index != kNoChunk.
   void AddChunk(ChunkIndex index) { chunks_.Add(index); }
@@ -110,6 +115,7 @@ class WorkList {
     Tier tier = Tier::kHost;
   };
   std::vector<Signal> signals_;
+  bool has_moved_ = false;
   ChunkQueue chunks_;
   std::vector<Listed> room_checks_;
   std::vector<ListedWork*> prefetching_;
