@@ -23,11 +23,13 @@ class EngineState {
  public:
   explicit EngineState(Core& core) : core_(core) {}
 
-  // --- sessions/quarantine.cc ---
+  // --- chunks/quarantined_slots.cc ---
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
   bool InQuarantine(const Chunk& chunk) const;
   // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
   void LeaveQuarantine(ChunkIndex index);
+  // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
+  bool LeaveSnapshotSlot(ChunkIndex index);
 
   // --- memory/memory.cc ---
   void On(const RegionMade& event);
@@ -189,13 +191,11 @@ class EngineState {
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
   RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
 
-  // --- common/repeated_offers.cc ---
-
   // --- chunks/discard.cc ---
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 
-  // --- chunks/commit.cc ---
+  // --- chunks/shadows.cc ---
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -310,9 +310,6 @@ class EngineState {
   // --- inspection/trace.cc ---
   absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
-
-  // --- records/snapshots.cc ---
-  bool LeaveSnapshotSlot(ChunkIndex index);
 
  private:
   Core& core_;
