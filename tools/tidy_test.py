@@ -31,7 +31,6 @@ MAX_LINES = 500
 LONG_FILES: dict[str, str] = {
     "bench/README.md": "a paragraph for each figure, in the order of the table that is printed",
     "client/memtide.h": "the C interface, which programs include as one file",
-    "daemon/engine/state.h": "declares all operations of one class, which have a folder each",
     "tests/sim/golden_hashes.txt": "one line for ten seeds",
     "tools/mutants.txt": "six lines a mutant",
 }

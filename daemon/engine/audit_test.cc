@@ -2,7 +2,7 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/engine_parts.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -60,10 +60,10 @@ class PlainEngine {
     Post(memtide::Tick{});
   }
   const std::vector<ChunkId>& chunks() const { return chunks_; }
-  uint64_t audits() const { return engine_.audits(); }
+  uint64_t audits() const { return engine_.audit().passes(); }
 
  private:
-  EngineState engine_;
+  EngineParts engine_;
   Instant now_{std::chrono::seconds(1)};
   uint64_t calls_ = 0;
   std::vector<ChunkId> chunks_;

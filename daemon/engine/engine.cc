@@ -4,62 +4,142 @@
 #include <variant>
 
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/engine_parts.h"
 
 namespace memtide {
+namespace {
 
-Engine::Engine(const EngineOptions& options) : state_(std::make_unique<EngineState>(options)) {}
+// The part that handles an event.
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+template <typename... Handlers>
+Overloaded(Handlers...) -> Overloaded<Handlers...>;
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options) : parts_(std::make_unique<EngineParts>(options)) {}
 Engine::~Engine() = default;
 
 void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
-  state_->Handle(now, event, effects);
+  parts_->Handle(now, event, effects);
 }
 
-void Engine::CheckInvariants() const { state_->CheckInvariants(); }
+void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
-EngineState::EngineState(const EngineOptions& options)
-    : options_(options),
-      sessions_(options.limits),
-      ledger_({options.device_capacities, options.host_capacity, options.ssd_capacity},
-              options.limits),
-      writes_(options.ssd_drives, options.user_ssd_per_day) {
-  MEMTIDE_CHECK(!options.device_capacities.empty() || !options.host_capacity.IsZero());
-  MEMTIDE_CHECK(options.device_capacities.size() <= kMostDevices);
-  MEMTIDE_CHECK(!options.device_kinds.empty());
-  // Chunks pass through host memory between SSD and the device.
-  MEMTIDE_CHECK(options.ssd_capacity.IsZero() || !options.host_capacity.IsZero());
-  ledger_.SetQuotas(options.quotas);
-  writes_.SetQuotas(options.quotas);
-}
-
-void EngineState::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
-  MEMTIDE_CHECK(now >= now_) << "time went back";
-  now_ = now;
-  effects_ = effects;
+void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
+  MEMTIDE_CHECK(now >= core_.now) << "time went back";
+  core_.now = now;
+  core_.effects = effects;
   const size_t before = effects->size();
-  ++counters_.events;
+  ++core_.counters.events;
   // The handler answers what it can at once, and lists the rest for Settle().
-  std::visit([this](const auto& e) { On(e); }, event);
+  Dispatch(event);
   Settle();
-  if (!exposed_.empty()) ReplaceExposed();
-  if (!drain_calls_.empty()) AnswerDrained();
+  state_.ReplaceExposed();
+  jobs_.AnswerDrained();
   // The record has the state after all work of the event.
-  EmitRecord(before);
-  effects_ = nullptr;
-  if (std::holds_alternative<Tick>(event)) Audit();
+  records_.EmitRecord(before);
+  core_.effects = nullptr;
+  if (std::holds_alternative<Tick>(event)) audit_.Next();
 }
 
-void EngineState::Answer(CallId call, absl::Status status) {
-  Reply reply;
-  reply.call = call;
-  reply.status = std::move(status);
-  Emit(std::move(reply));
+void EngineParts::Dispatch(const Event& event) {
+  std::visit(Overloaded{[this](const ClientConnected& e) { jobs_.On(e); },
+                        [this](const ClientGone& e) { jobs_.On(e); },
+                        [this](const OpenCall& e) { jobs_.On(e); },
+                        [this](const RenewCall& e) { jobs_.On(e); },
+                        [this](const CloseCall& e) { jobs_.On(e); },
+                        [this](const AllocateCall& e) { state_.On(e); },
+                        [this](const FetchCall& e) { requests_.On(e); },
+                        [this](const ReleaseCall& e) { requests_.On(e); },
+                        [this](const EvictCall& e) { requests_.On(e); },
+                        [this](const PrefetchCall& e) { state_.On(e); },
+                        [this](const FreeCall& e) { requests_.On(e); },
+                        [this](const DescribeCall& e) { requests_.On(e); },
+                        [this](const ReportCall& e) { state_.On(e); },
+                        [this](const ResizeCall& e) { state_.On(e); },
+                        [this](const ReturnRegionsCall& e) { state_.On(e); },
+                        [this](const InspectCall& e) { inspection_.On(e); },
+                        [this](const TraceCall& e) { inspection_.On(e); },
+                        [this](const DrainCall& e) { jobs_.On(e); },
+                        [this](const TransferDone& e) { state_.On(e); },
+                        [this](const RegionMade& e) { state_.On(e); },
+                        [this](const RegionDropped& e) { state_.On(e); },
+                        [this](const StoreMade& e) { state_.On(e); },
+                        [this](const StoreDropped& e) { state_.On(e); },
+                        [this](const Tick& e) { jobs_.On(e); },
+                        [this](const StepCall& e) { requests_.On(e); },
+                        [this](const CommitCall& e) { commits_.On(e); },
+                        [this](const StepDone& e) { requests_.On(e); },
+                        [this](const Restore& e) { records_.On(e); },
+                        [this](const HostMemory& e) { state_.On(e); },
+                        [this](const SlotReleased& e) { state_.On(e); },
+                        [this](const SlotPopulated& e) { state_.On(e); },
+                        [this](const ClientQuiet& e) { jobs_.On(e); },
+                        [this](const DiscardCall& e) { requests_.On(e); },
+                        [this](const EndPartCall& e) { requests_.On(e); },
+                        [this](const OfferCall& e) { sharing_.On(e); },
+                        [this](const DeviceState& e) { jobs_.On(e); },
+                        [this](const EndJobCall& e) { jobs_.On(e); },
+                        [this](const SetQuotasCall& e) { state_.On(e); },
+                        [this](const SnapshotSaved& e) { records_.On(e); },
+                        [this](const DuplicateCall& e) { sharing_.On(e); }},
+             event);
 }
 
-void EngineState::Refuse(CallId call, absl::Status status) {
-  counters_.calls_refused += !status.GetPayload(kCallAgain).has_value();
-  counters_.over_quota += IsByQuota(status);
-  Answer(call, std::move(status));
+void EngineParts::Settle() {
+  do {
+    for (;;) {
+      // Signals first, in their order. Then chunks take free slots, victims are chosen for those
+      // that still wait, and prefetches come last, because they must not take the slots of either.
+      if (core_.work.has_signals()) {
+        HandOnSignals();
+      } else if (const absl::optional<ChunkIndex> index = core_.work.TakeChunk()) {
+        Advance(*index);
+      } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
+        MakeRoom(*check);
+      } else if (!sharing_.RetryOffers() && !sharing_.StartOwnOffers() &&
+                 !state_.PrefetchOrWriteBack()) {
+        break;
+      }
+    }
+    if (!state_.ServeFreed()) break;
+    jobs_.OpenWaiting();
+  } while (true);
+}
+
+void EngineParts::Advance(ChunkIndex index) {
+  if (!state_.Advance(index)) return;
+  records_.WriteForSnapshot(index);
+  state_.EndAdvance(index);
+}
+
+void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
+  if (check.job->contents != nullptr) return sharing_.MakeRoom(*check.job, check.tier);
+  state_.MakeRoom(*check.job, check.tier);
+}
+
+void EngineParts::HandOnSignals() {
+  for (const Signal& signal : core_.work.TakeSignals()) {
+    std::visit(Overloaded{
+                   [this](const JobMade& s) { jobs_.On(s); },
+                   [this](const RegionsReplaced& s) { jobs_.On(s); },
+                   [this](const WrittenUnseen& s) { jobs_.On(s); },
+                   [this](const ChunkFreed& s) { records_.On(s); },
+                   [this](const WritesFail& s) { records_.On(s); },
+                   [this](const CommitsPossible& s) { commits_.On(s); },
+                   [this](const ChunkUnpinned& s) { sharing_.On(s); },
+                   [this](const ContentWritten& s) { sharing_.On(s); },
+                   [this](const ContentEnded& s) { sharing_.On(s); },
+                   [this](const NoMemoryForContents& s) { sharing_.On(s); },
+                   [this](const PartFailed& s) { sharing_.On(s); },
+                   [this](const FetchAgain& s) { requests_.On(s.call); },
+                   [this](const StepAgain& s) { requests_.On(s.call); },
+               },
+               signal);
+  }
 }
 
 }  // namespace memtide

@@ -71,7 +71,7 @@ struct EngineOptions {
   std::vector<Quota> quotas = {};  // One for each subject.
 };
 
-class EngineState;
+class EngineParts;
 
 class Engine {
  public:
@@ -88,7 +88,7 @@ class Engine {
   void CheckInvariants() const;
 
  private:
-  std::unique_ptr<EngineState> state_;
+  std::unique_ptr<EngineParts> parts_;
 };
 
 }  // namespace memtide

@@ -63,6 +63,12 @@ struct ResizeOperation {
   Instant deadline;
 };
 
+// An Open that waits for memory that is being given back.
+struct WaitingOpen {
+  OpenCall call;
+  Instant deadline;
+};
+
 // A commit of one rank that waits for those of the others.
 struct WaitingCommit {
   CommitCall call;

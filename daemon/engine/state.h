@@ -1,8 +1,8 @@
-// EngineState: the operations on chunks and jobs. Engine-internal; engine.h has the contract.
+// EngineState: the parts of the engine that have no class of their own yet: memory, the residency
+// of chunks, and calls that wait. Engine-internal; engine.h has the contract.
 //
-// One file per group of operations, in the order of the declarations below. Handlers change the
-// tables and list work; Settle() then takes the work until nothing moves. What has rules of its own
-// (tables/) never calls back.
+// It stands below Sharing, Requests, Records, Commits and Jobs, which call it. It calls none of
+// them: what concerns them is a signal (tables/signals.h), which EngineParts hands on.
 #ifndef MEMTIDE_DAEMON_ENGINE_STATE_H_
 #define MEMTIDE_DAEMON_ENGINE_STATE_H_
 
@@ -13,73 +13,23 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/engine.h"
-#include "daemon/engine/job.h"
-#include "daemon/engine/shares/share_ledger.h"
-#include "daemon/engine/tables/chunk_table.h"
-#include "daemon/engine/tables/record_log.h"
-#include "daemon/engine/tables/session_table.h"
-#include "daemon/engine/tables/work_list.h"
-#include "daemon/engine/writes/ssd_writes.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/errors.h"
 #include "daemon/io/stripes.h"
 
 namespace memtide {
 
-// How long an offer waits for contents that other sessions are making, and for memory.
-inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
-
-// Time between two revokes of the same lease.
-inline constexpr Duration kRevokePeriod = std::chrono::milliseconds(100);
-
 class EngineState {
  public:
-  explicit EngineState(const EngineOptions& options);
+  explicit EngineState(Core& core) : core_(core) {}
 
-  void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
-  void CheckInvariants() const;
-  uint64_t audits() const { return audits_; }
-
- private:
-  // --- sessions/sessions.cc ---
-  void On(const ClientConnected& event);
-  void On(const ClientGone& event);
-  void On(const RenewCall& event);
-  void On(const CloseCall& event);
-  void On(const Tick& event);
-  // Whether the process has waited for all that it gave the device to do.
-  enum class Ending { kOrderly, kAbrupt };
-  void EndSession(Session& session, const absl::Status& why, Ending ending);
-  void ExpireCalls();
-  // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.
-  Session* CallingSession(CallId call, SessionId id);
-  // True: the request was answered before, and the call gets the same reply again.
-  bool AnswerAgain(const Session& session, CallId call, uint64_t request_id, size_t event_kind);
-
-  // --- sessions/quarantine.cc ---
-  void On(const ClientQuiet& event);
-  // The session, which ends, leased the chunk's slot at the device.
-  void Quarantine(SessionId session, ChunkIndex index);
+  // --- chunks/quarantined_slots.cc ---
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
   bool InQuarantine(const Chunk& chunk) const;
   // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
   void LeaveQuarantine(ChunkIndex index);
-
-  // --- sessions/jobs.cc ---
-  void On(const OpenCall& event);
-  absl::Status CheckOpen(const OpenCall& event) const;
-  absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
-  bool IsAwaited(const Job& job) const;
-  Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
-  // Joins or creates the job, or waits while jobs that end have the memory for it.
-  void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
-  // Tries the waiting OpenCalls again.
-  void OpenWaiting();
-  absl::Status MakeJob(const OpenCall& event, Session& session);
-  void FinishOpening(Job& job);
-  void AnswerOpen(Job& job, const OpenCall& event);
-  void LeaveJob(Session& session);
-  void EndJob(Job& job);
-  void On(const EndJobCall& event);
+  // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
+  bool LeaveSnapshotSlot(ChunkIndex index);
 
   // --- memory/memory.cc ---
   void On(const RegionMade& event);
@@ -132,8 +82,6 @@ class EngineState {
   void RegionCopied(Job& job, const absl::Status& status);
 
   // --- memory/lost_device.cc ---
-  void On(const DeviceState& event);
-  void LoseDevice(Job& job, const absl::Status& why);
   // What the job's chunks have at the device is not there any more.
   void LoseDeviceCopies(Job& job);
   // UNAVAILABLE: the sessions of the job have regions of the device that are lost.
@@ -186,24 +134,6 @@ class EngineState {
   void RefuseAllocations(Job& job, const absl::Status& status);
 
   // --- chunks/chunks.cc ---
-  void On(const FreeCall& event);
-  void On(const DescribeCall& event);
-  // The indices of the chunks, or an error: no chunk, too many, unknown to the session, named
-  // twice.
-  absl::StatusOr<std::vector<ChunkIndex>> Resolve(const Session& session,
-                                                  const std::vector<ChunkId>& chunks,
-                                                  absl::optional<size_t> limit = absl::nullopt);
-  // The index of a chunk of this job; nullopt when there is none.
-  absl::optional<ChunkIndex> Find(const Job& job, ChunkId chunk) const;
-  // The same for a chunk that the session may use: of its job, and where ranks share contents,
-  // allocated by this session.
-  absl::optional<ChunkIndex> Find(const Session& session, ChunkId chunk) const;
-  // The error of fetches that wait for a chunk when it is freed.
-  absl::Status Freed(ChunkIndex index) const;
-  ChunkId IdOf(ChunkIndex index) const { return chunks_.IdOf(index); }
-  ChunkInfo InfoOf(ChunkIndex index) const;
-  // Fails the session's admitted fetches that name one of the chunks.
-  void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
   // REQUIRES: no fetch waits for the chunk.
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
@@ -212,18 +142,19 @@ class EngineState {
   void ForgetChunk(ChunkIndex index);
 
   // --- chunks/fetch.cc ---
-  void On(const FetchCall& event);
-  void On(const ReleaseCall& event);
-  absl::Status CheckFetch(const Session& session, const FetchCall& event,
-                          const std::vector<ChunkIndex>& indices) const;
-  absl::Status CheckDeadline(Duration deadline) const;
-  // The error of a read of a torn chunk.
-  absl::Status Lost(ChunkIndex index) const;
   void UnpinChunk(ChunkIndex index, size_t pin_index);
   // All chunks of the waiter are at its tier.
   void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Fail(Waiter& waiter, const absl::Status& status);
+  // The same, but the caller tells Sharing of the part that has failed.
+  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+
+  // --- chunks/common_chunks.cc ---
+  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
+  void LeaveContent(CommonContent& content);
+
+  // --- chunks/fetch.cc, continued ---
   // Adds and removes a fetch or step that is not answered yet.
   void Enter(Session& session, std::unique_ptr<Waiter> waiter);
   void Leave(Waiter& waiter);
@@ -232,8 +163,6 @@ class EngineState {
 
   // --- chunks/admission.cc ---
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
-  // How many of the chunks need a slot of their job there.
-  uint32_t CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
@@ -243,12 +172,6 @@ class EngineState {
   void Expedite(const Chunk& chunk);
   // The call waits until it is admitted or answered; leases in its way are revoked.
   void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
-  // Calls that watch the chunk are tried again when the event has been handled.
-  void PinsChanged(ChunkIndex index) {
-    Job& job = *chunks_[index].job;
-    if (!job.waiting.NoteChange(index)) return;
-    for (const Tier tier : kMemoryTiers) ScheduleRoomCheck(job, tier);
-  }
   void AdmitWaiting(Job& job, Tier tier);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
@@ -259,195 +182,20 @@ class EngineState {
   void RevokeLeasesAgain(Job& job, Tier tier);
 
   // --- chunks/steps.cc ---
-  void On(const StepCall& event);
-  void On(const StepDone& event);
-  void On(const EndPartCall& event);
-  absl::Status CheckStep(const Session& session, const StepCall& event,
-                         const std::vector<ChunkIndex>& indices) const;
-  absl::Status CheckPart(const Session& session, uint64_t part) const;
   // The session's part of this number that runs; nullopt: none does.
   static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
   // The part waits for its chunks, of which those from `first_written` on are written, and runs.
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
-  void LearnStep(const Session& session, const StepCall& event);
   void Proceed(Waiter& waiter, const RunStep& then);
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
   RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
 
-  // --- ranks/contents.cc ---
-  Name OwnName(ChunkIndex index) const;
-  Name NameOf(const Job& job, ChunkId id, ChunkIndex index) const;
-  // Whether several ids name the entry.
-  bool IsShared(ChunkIndex index) const;
-  // The id by which the session knows the entry.
-  ChunkId IdFor(ChunkIndex index, SessionId session) const;
-  void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
-  absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
-  absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
-  absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                              const std::vector<bool>& wanted, bool may_be_leased,
-                              std::vector<ChunkIndex>* indices);
-  void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
-  void EndUnsharing(const RunningStep& step, const absl::Status& status);
-  void DropCopies(const Unsharing& unsharing);
-  bool HasCallFor(const Session& session, ChunkIndex index) const;
-  bool IsInCall(const Session& session, ChunkIndex index) const;
-  void ReleaseLeftBehind(Session& session, ChunkId id);
-  void FreeId(Session& session, ChunkId id, ChunkIndex index);
-  bool IsOrphan(ChunkIndex index) const;
-  void FreeOrphans(Job& job);
-
-  // --- ranks/parts.cc ---
-  bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
-                 absl::optional<PartDifference>* difference);
-  bool AreThere(const std::vector<ChunkIndex>& entries,
-                const std::vector<std::pair<ChunkId, Version>>& results) const;
-  absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
-  void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
-  void ForgetLostResults(Job& job);
-  void PartEnded(SessionId maker, uint64_t number, bool computed);
-  void EndWaitingParts(Session& session, const absl::Status& why);
-
-  // --- ranks/commits.cc ---
-  void CommitWithRanks(Job& job, const CommitCall& event);
-  void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
-  std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
-  void TryCommitTogether(Job& job);
-  std::set<SessionId> RanksOf(Job& job, SessionId first);
-  void EndWaitForRanks(Job& job);
-  void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
-  struct CommittedIds {
-    SessionId session;
-    ChunkId chunk, shadow;
-  };
-  bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
-                    const std::vector<CommittedIds>& ids) const;
-  bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-               const std::vector<CommittedIds>& ids);
-  void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                        const std::vector<CommittedIds>& ids);
-  void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
-  void ResultMoved(ChunkIndex from, ChunkIndex to);
-  void LeaveRanks(Session& session);
-
-  // --- ranks/groups.cc ---
-  absl::Status CheckGroup(const Session& session, const OpenCall& event) const;
-  std::vector<Session*> GroupOf(const Session& session);
-  static void SetRank(Session& session, const OpenCall& event);
-  void JoinGroup(Session& session);
-  void LeaveGroup(Session& session);
-  void CommitWithGroup(Session& session, const CommitCall& event);
-  void CommitGroup(const std::vector<Session*>& ranks);
-
-  // --- ranks/kept_ranks.cc ---
-  void TakePlaceOfRank(Job& job, Session& session);
-  uint32_t RankOf(const Job& job, SessionId owner) const;
-  std::vector<RankName> RankNames(ChunkIndex index) const;
-  absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
-  void RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks);
-  std::set<SessionId> AllRanks(const Job& job);
-  void RankHasEnded(Job& job, const Session& session);
-  static absl::Status RankEnded(const std::string& name, uint32_t rank);
-  void EndWaitForAllRanks(Job& job);
-  void NoteCommit(Job& job, Session& session, const CommitCall& call);
-
-  // --- common/contents.cc ---
-  // The common contents of the session's user, of its chunk size.
-  CommonContents& CommonsOf(const Session& session);
-  absl::Status MakeHiddenJob(const Session& session, CommonContents& contents);
-  void MaybeEndHiddenJob(CommonContents& contents);
-  void LendRegions(const Session& session, CommonContents& contents);
-  // Whether memory for more contents is on its way.
-  bool MakeMemory(CommonContents& contents);
-  CommonContent* MakeContent(const Session& session, CommonContents& contents,
-                             const Digest& digest);
-  ChunkIndex AddReader(Job& job, ChunkIndex like, CommonContent& content);
-  ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
-  void LeaveContent(CommonContent& content);
-  // Nothing uses what the chunk holds, or waits for it.
-  bool IsUnused(ChunkIndex index) const;
-  bool MayBecomeCommon(ChunkIndex index) const;
-  void BecomeCommon(ChunkIndex index, ChunkIndex reader);
-  // Whether the session that writes the chunk has to get a copy first.
-  bool MustCopyToWrite(ChunkIndex index) const {
-    return IsShared(index) || chunks_[index].common != nullptr;
-  }
-  bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
-  absl::StatusOr<std::vector<Slot>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
-  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
-  void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
-                     ChunkIndex shadow);
-
-  // --- common/duplicates.cc ---
-  void On(const DuplicateCall& event);
-  absl::Status CheckDuplicate(const Session& session, const DuplicateCall& event,
-                              const std::vector<ChunkIndex>& indices) const;
-  // nullopt: the call waits for memory.
-  absl::optional<absl::Status> TryDuplicate(const Job& job, const DuplicateCall& event,
-                                            const std::vector<ChunkIndex>& indices) const;
-  void StartDuplicating(const std::shared_ptr<Offer>& offer);
-  void EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer);
-  void WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer);
-  void Duplicate(Session& session, const DuplicateCall& event,
-                 const std::vector<ChunkIndex>& indices);
-  void HoldInCommon(Job& job, ChunkIndex index);
-
-  // --- common/offers.cc ---
-  void On(const OfferCall& event);
-  absl::Status CheckOffer(const Session& session, const OfferCall& event) const;
-  void GoOn(const std::shared_ptr<Offer>& offer);
-  bool StartHashing(Session& session, const std::shared_ptr<Offer>& offer);
-  bool StartSharing(Session& session, const std::shared_ptr<Offer>& offer);
-  uint32_t MostInPart(const Job& job) const;
-  void StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
-                 std::vector<ChunkIndex> chunks, size_t first_written);
-  void EndOfferPart(const RunningStep& step, const StepDone& event);
-  void NoteDigests(Session& session, Offer& offer, const ContentResult& result);
-  void EndSharing(Session& session, Offer& offer, const ContentResult& result);
-  void DropReaders(Offer& offer);
-  void AnswerOffer(Offer& offer);
-  void RetryOffers();
-  void EndOffers(Session& session, const absl::Status& why);
-  void WithdrawOffer(Session& session, ChunkId id);
-  void WithdrawOffers(Session& session);
-  static bool IsOfferable(const Chunk& chunk);
-  void EndOffer(Offer& offer, const absl::Status& why);
-
-  // --- common/repeated_offers.cc ---
-  // A chunk, and no shadow chunk, whose offers the engine repeats.
-  static bool IsRepeated(const Chunk& chunk) { return chunk.repeats_offer && !chunk.is_shadow; }
-  static bool IsOwn(CallId call);
-  CallId OwnCall();
-  void RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices);
-  void OfferLater(Session& session, ChunkIndex index);
-  void OfferUnpinned(ChunkIndex index);
-  void NoteWritten(Session& session, ChunkIndex index);
-  void RevokeForOffers(Session& session);
-  void TickRepeatedOffers();
-  void StartOwnOffers();
-  bool IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk);
-  void StartOwnOffer(Session& session);
-  static void CountOffer(Chunk& chunk);
-  void PutOff(Session& session, const std::vector<Offer::Item>& items);
-  void EndOwnOffer(SessionId id);
-  void OfferAlike(const Session& session, const Digest& digest);
-  void KeepAtDevice(ChunkIndex index, ChunkIndex reader);
-
   // --- chunks/discard.cc ---
-  void On(const DiscardCall& event);
-  absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
   // Drops the content of the chunk. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
 
-  // --- chunks/commit.cc ---
-  void On(const CommitCall& event);
-  // `last`: the number of the last committed step.
-  absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
-  absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
-                                                           const CommitCall& event, bool together);
-  void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);
-  absl::Status CheckManifests(const Session& session, Bytes size) const;
+  // --- chunks/shadows.cc ---
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -456,13 +204,9 @@ class EngineState {
   // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  void ScheduleChunk(ChunkIndex index) { work_.AddChunk(index); }
-  // MakeRoom() will examine the tier's slot queue and the calls that wait to be admitted.
-  void ScheduleRoomCheck(Job& job, Tier tier) {
-    if (job.share(tier).exists() && tier != Tier::kSsd) work_.AddRoomCheck(job.listed_work, tier);
-  }
-  void Settle();
-  void Advance(ChunkIndex index);
+  // The chunk takes its next step. True: what else is to move has its turn, and then EndAdvance().
+  bool Advance(ChunkIndex index);
+  void EndAdvance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
   // slot.
   bool PromoteTo(ChunkIndex index, Tier tier);
@@ -492,10 +236,6 @@ class EngineState {
   void ReportWait(ChunkIndex index);
   // Whether evictions of the job have waited for a budget since then.
   bool WaitedForBudget(const Job& job, Instant since) const;
-  // The reply to a call that the client is to make again at once.
-  static absl::Status CallAgain(const std::string& why);
-  // That to a call that has waited for long, and has to wait on.
-  static absl::Status AwaitsBudget(const std::string& what);
 
   // --- chunks/movement.cc, continued ---
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
@@ -531,7 +271,6 @@ class EngineState {
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
 
   // --- chunks/evict.cc ---
-  void On(const EvictCall& event);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
 
@@ -572,94 +311,13 @@ class EngineState {
   bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
 
   // --- inspection/trace.cc ---
-  void On(const TraceCall& event);
   absl::optional<uint32_t> MomentsUntilUse(const Chunk& chunk) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
-  // --- inspection/inspect.cc ---
-  void On(const InspectCall& event);
-  void On(const DrainCall& event);
-  // What is summed over all chunks, which takes a walk over the table.
-  struct ChunkSums {
-    Instant at;
-    std::vector<KindUsage> all;
-    std::map<JobId, std::vector<KindUsage>> of_jobs;
-    std::map<SessionId, RankUse> of_ranks;
-  };
-  ChunkSums SumChunks() const;
-  void ListSession(const Session& session, InspectReply* seen) const;
-  JobInfo InfoOf(const Job& job) const;
-  void ListChunks(const InspectCall& event, InspectReply* seen) const;
-  void AnswerDrained();
+ private:
+  Core& core_;
 
-  // --- records/record.cc ---
-  // Adds the chunk or job to the record of this event, if the job outlives the daemon.
-  void MarkDirty(ChunkIndex index);
-  void MarkDirty(const Job& job);
-  // Inserts the record before the other effects of the event, which start at `before`.
-  void EmitRecord(size_t before);
-  bool IsRecorded(ChunkIndex index) const;
-  JobRecord RecordOf(const Job& job) const;
-  ChunkRecord RecordOf(ChunkIndex index) const;
-  void On(const Restore& event);
-  void KeepNumbersOf(const JobRecord& record);
-  absl::Status RestoreJob(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);
-  absl::Status RestoreMemory(Job& job, const JobRecord& record);
-  absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
-                                                 const std::vector<const ChunkRecord*>& chunks);
-  void RestoreChunk(Job& job, const ChunkRecord& record);
-  void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-              const absl::Status& why);
-
-  // --- records/snapshots.cc ---
-  void On(const SnapshotSaved& event);
-  absl::Status CheckDurable(const OpenCall& event) const;
-  void SetDurable(Job& job, uint32_t every);
-  void AnswerCommit(Job& job, const CommitCall& event);
-  void SaveLastSteps(Job& job);
-  void BeginSaving(Job& job);
-  void SaveWhenWritten(Job& job);
-  void WriteForSnapshot(ChunkIndex index);
-  void LeaveSnapshot(ChunkIndex index);
-  bool LeaveSnapshotSlot(ChunkIndex index);
-  void RefuseCommits(Job& job, const absl::Status& why);
-  static std::string NotDurable(uint64_t step, const absl::Status& why);
-  static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
-  void DistrustStores(Job& job);
-  void EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why);
-  void ExpireWaitForSnapshot(Job& job);
-  void EndSnapshots(Job& job);
-  static void AdoptSnapshot(Job& job, const Snapshot& snapshot);
-  void RestoreFrom(const Snapshot& snapshot);
-
-  // --- invariants.cc ---
-  void AddHomes(const Job& job, std::set<SlotNumber>* used) const;
-  static void AddDuplicated(const Job& job, std::set<SlotNumber>* used);
-  void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
-  void CheckWaiting() const;
-  void CheckTables() const;
-  void CheckChunk(ChunkIndex index) const;
-  void CheckJob(const Job& job) const;
-  // Checks the next piece of what CheckInvariants() checks.
-  void Audit();
-
-  // --- Effects ---
-  template <typename T>
-  void Emit(T effect) {
-    effects_->emplace_back(std::move(effect));
-  }
-  void Answer(CallId call, absl::Status status = absl::OkStatus());
-  // Answers with an error and counts it in calls_refused.
-  void Refuse(CallId call, absl::Status status);
-
-  const EngineOptions options_;
-
-  Instant now_;
-  std::vector<Effect>* effects_ = nullptr;
-  Counters counters_;
-  bool draining_ = false;
-  bool refuses_sessions_ = false;  // And goes on otherwise.
-  uint64_t quotas_number_ = 0;     // SetQuotasCall::number of those that hold.
+  uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
 
   // What is scrubbed next: from `offset` on the chunk that is the member of the job, or, if there
   // is no such content, the next one.
@@ -674,64 +332,18 @@ class EngineState {
   Instant scrub_began_, next_scrub_;
 
   bool machine_short_ = false;  // Some balloon is not empty.
-  std::vector<CallId> drain_calls_;
 
-  // In the order of ownership: what is declared later has tokens of what is declared before, such
-  // as the slots of the chunks, which point into the pools of the jobs.
-  SessionTable sessions_;
-  ShareLedger ledger_;
-  SsdWrites writes_;
   std::map<uint32_t, Stripes> stripes_;         // By store, where there are several drives.
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
-  ManifestBytes manifest_bytes_;                // What the jobs' manifests take.
-  std::map<JobId, std::unique_ptr<Job>> jobs_;
-  std::map<std::pair<uint32_t, Bytes>, CommonContents> commons_;  // By uid and chunk size.
-  ChunkTable chunks_;
-  std::map<CallId, std::unique_ptr<Waiter>> waiters_;
-  std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
-  std::set<std::pair<Instant, CallId>> deadlines_;  // Those of waiters_ and evicts_.
-  std::map<StepId, RunningStep> steps_;
-  std::map<TransferId, ChunkIndex> transfers_;  // The chunk of each transfer.
-  // The job of each segment. Regions and stores share one sequence of numbers.
-  std::map<uint32_t, Job*> segments_;
-
-  struct WaitingOpen {
-    OpenCall call;
-    Instant deadline;
-  };
-  // They wait for memory that is being given back; one per session.
-  std::deque<WaitingOpen> opens_;
-
-  struct Quarantined {
-    Job* job;
-    std::vector<SlotNumber> slots;  // At the device.
-  };
-  std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
-
-  // Offers that wait for contents that others make, or for memory.
-  std::deque<std::shared_ptr<Offer>> offers_;
-  bool offers_due_ = false;          // They are to be tried again,
-  bool await_transfers_ = false;     // also when a transfer has ended, or memory was made.
-  std::set<SessionId> repeats_due_;  // Sessions whose chunks may be offered again now.
 
   std::set<JobId> exposed_;  // The jobs with exposed regions, and some that have ended.
 
-  RecordLog record_log_;
   std::vector<JobId> ended_;  // Jobs without memory, erased when the event has settled.
-  WorkList work_;             // Empty between two events.
   // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
-  absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
-
-  uint64_t next_job_ = 1, next_transfer_ = 1, next_batch_ = 1, next_step_ = 1, next_own_call_ = 0;
-  uint64_t rankings_ = 0, insertions_ = 0;
-  uint32_t next_segment_ = 1;
-
-  // How far the present audit is: chunks below this index, then jobs up to this one.
-  uint32_t audited_chunks_ = 0;
-  JobId audited_job_;
-  uint64_t audits_ = 0;
+  uint64_t next_transfer_ = 1, next_step_ = 1;
+  uint64_t rankings_ = 0;
 };
 
 }  // namespace memtide

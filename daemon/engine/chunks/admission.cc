@@ -22,7 +22,7 @@ namespace memtide {
 // The limits bound what one event may examine, and what all of them hold: a lease that ends may
 // concern all waiting calls of a job and all chunks that they name.
 absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) const {
-  const Limits& limits = options_.limits;
+  const Limits& limits = core_.options.limits;
   const Job& job = *session.job;
   const User& user = *session.user;
   const auto too_many = [](absl::string_view whose, absl::string_view limit, uint32_t most) {
@@ -56,12 +56,6 @@ absl::Status EngineState::CheckWaiting(const Session& session, size_t chunks) co
                       user.waiting_chunks, limits.waiting_chunks_per_uid);
 }
 
-uint32_t EngineState::CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const {
-  return static_cast<uint32_t>(
-      std::count_if(indices.begin(), indices.end(),
-                    [this, tier](ChunkIndex index) { return chunks_[index].takes_room_at(tier); }));
-}
-
 bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const {
   for (const Pin& pin : chunk.pins) {
     // A chunk is leased at one tier at a time, even by one session.
@@ -79,7 +73,7 @@ bool EngineState::Conflicts(const Chunk& chunk, const Waiter& waiter, Access acc
 
 bool EngineState::ConflictsWhereItWatches(const Waiter& waiter) const {
   const uint32_t watched = waiter.waiting.watched();
-  return Conflicts(chunks_[waiter.chunks[watched]], waiter, waiter.AccessOf(watched));
+  return Conflicts(core_.chunks[waiter.chunks[watched]], waiter, waiter.AccessOf(watched));
 }
 
 bool EngineState::Fits(const Waiter& waiter, uint32_t pins) const {
@@ -110,8 +104,8 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
   uint32_t first_unpinned = 0;
   const uint32_t count = static_cast<uint32_t>(waiter.chunks.size());
   for (uint32_t i = 0; i < count; ++i) {
-    ++counters_.admission_looks;
-    const Chunk& chunk = chunks_[waiter.chunks[i]];
+    ++core_.counters.admission_looks;
+    const Chunk& chunk = core_.chunks[waiter.chunks[i]];
     const Access access = waiter.AccessOf(i);
     if (chunk.copies.torn && access == Access::kRead) return {Admission::kTorn, i};
     if (Conflicts(chunk, waiter, access)) return {Admission::kConflict, i};
@@ -134,13 +128,13 @@ Verdict EngineState::TryAdmit(Waiter& waiter, bool may_take_room) {
 // The chunk cannot leave the tier of the waiter from now on. The first pin decides the tier,
 // because Conflicts() admits no call at another one.
 void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   chunk.evicted = false;
   if (waiter.runs_step() && access == Access::kWrite) chunk.overwrite = true;
   if (!chunk.pinned()) {
     chunk.pin_tier = waiter.tier;
     ++waiter.job->tier(waiter.tier).pins_made;
-    PinsChanged(index);
+    core_.PinsChanged(index);
   }
   Pin* pin = chunk.FindPin(waiter.session);
   if (pin == nullptr) {
@@ -154,9 +148,9 @@ void EngineState::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
     ++waiter.missing;
     chunk.waiters.push_back(&waiter);
     Expedite(chunk);
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
-    ScheduleChunk(index);  // The copy stays: another victim must be chosen.
+    core_.ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
 }
@@ -168,7 +162,7 @@ void EngineState::Expedite(const Chunk& chunk) {
   if (flight == nullptr || flight->awaited) return;
   if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
   flight->awaited = true;
-  Emit(AwaitTransfer{flight->transfer});
+  core_.Emit(AwaitTransfer{flight->transfer});
 }
 
 void EngineState::WaitForAdmission(Waiter& waiter, const Verdict& verdict) {
@@ -185,12 +179,12 @@ Admission EngineState::TryAgain(Waiter& waiter) {
   const bool may_take_room = oldest == nullptr || oldest->waiting.age() >= waiter.waiting.age();
   const Verdict verdict = TryAdmit(waiter, may_take_room);
   if (verdict.admission == Admission::kTorn) {
-    Fail(waiter, Lost(waiter.chunks[verdict.chunk]));
+    Fail(waiter, Lost(core_.chunks, waiter.chunks[verdict.chunk]));
   } else if (verdict.admission != Admission::kAdmitted) {
     waiting.Watch(waiter, verdict.chunk, verdict.reason());
     // Fetches that lack room revoke leases only when they are the oldest.
     const bool excluded = verdict.reason() == WaitsFor::kLease;
-    if (excluded && now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
+    if (excluded && core_.now - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
   } else if (waiter.missing == 0) {
     Proceed(waiter);
   }
@@ -208,7 +202,7 @@ void EngineState::AdmitWaiting(Job& job, Tier tier) {
 void EngineState::AdmitOldest(Job& job, Tier tier) {
   const auto lacks_room = [this](Waiter& waiter) {
     if (MayFit(waiter) && TryAgain(waiter) != Admission::kNoRoom) return false;
-    if (now_ - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
+    if (core_.now - waiter.revoked_at >= kRevokePeriod) RevokeLeases(waiter);
     return true;
   };
   // Steps and fetches have separate queues, which are merged by age. A step that does not fit is
@@ -227,17 +221,17 @@ void EngineState::AdmitOldest(Job& job, Tier tier) {
 
 void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
   const auto try_again = [&](Waiter& waiter) {
-    ++counters_.admission_looks;
+    ++core_.counters.admission_looks;
     const bool waits = waiter.waiting.reason() == WaitsFor::kLease ? ConflictsWhereItWatches(waiter)
-                                                                   : !chunks_[index].pinned();
+                                                                   : !core_.chunks[index].pinned();
     if (!waits) TryAgain(waiter);
   };
   uint64_t age = 0;
   while (Waiter* const next = job.waiting.NextWatching(index, age)) {
-    const absl::optional<SessionId> writer = chunks_[index].Writer();
+    const absl::optional<SessionId> writer = core_.chunks[index].Writer();
     if (writer.has_value()) {
       // The writer excludes all other calls, so only its own need a look.
-      const Session* const session = sessions_.Find(*writer);
+      const Session* const session = core_.sessions.Find(*writer);
       // The writer is a step part, whose chunks no other call may use.
       if (session == nullptr) return;
       // The copy of the vector is needed, because a waiter that is admitted leaves the original.
@@ -253,7 +247,7 @@ void EngineState::AdmitWatching(Job& job, ChunkIndex index) {
 }
 
 void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why) {
-  const WaitingCalls& waiting = chunks_[index].job->waiting;
+  const WaitingCalls& waiting = core_.chunks[index].job->waiting;
   uint64_t age = 0;
   while (const WaitingCalls::Naming* const naming = waiting.NextNaming(index, age)) {
     // Fail() erases the entry, so the age is read first.
@@ -266,47 +260,47 @@ void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::St
 // waits until its deadline.
 void EngineState::RevokeLeases(Waiter& waiter) {
   const WaitsFor reason = waiter.waiting.reason();
-  waiter.revoked_at = now_;
+  waiter.revoked_at = core_.now;
   const Job& job = *waiter.job;
   std::map<SessionId, Revoke> revokes;
   const uint32_t limit = job.LeaseLimit(waiter.tier);
   uint32_t wanted = job.tier(waiter.tier).pinned_chunks();
   for (const ChunkIndex index : waiter.chunks) {
-    wanted += !chunks_[index].pinned() && chunks_[index].takes_room_at(waiter.tier);
+    wanted += !core_.chunks[index].pinned() && core_.chunks[index].takes_room_at(waiter.tier);
   }
   if (reason == WaitsFor::kRoom && waiter.tier == job.work && wanted > limit) {
     for (const SessionId id : job.sessions) {
       // Only the clients know which of their leases are idle, so each of them is sent the whole
       // number.
-      if (sessions_.Find(id)->leases.value() > 0) revokes[id].count = wanted - limit;
+      if (core_.sessions.Find(id)->leases.value() > 0) revokes[id].count = wanted - limit;
     }
   }
   for (size_t i = 0; reason == WaitsFor::kLease && i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
-    for (const Pin& pin : chunks_[index].pins) {
+    for (const Pin& pin : core_.chunks[index].pins) {
       // A pending pin and a step part end without the help of a client.
       if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
-      if (chunks.size() < kMaxRevokedChunks) chunks.push_back(IdFor(index, pin.session));
+      if (chunks.size() < kMaxRevokedChunks) chunks.push_back(core_.ids.IdFor(index, pin.session));
     }
   }
   for (auto& [session, revoke] : revokes) {
     revoke.session = session;
-    ++counters_.revokes;
-    Emit(std::move(revoke));
+    ++core_.counters.revokes;
+    core_.Emit(std::move(revoke));
   }
 }
 
 // Serves only a few fetches, because one event must not examine all that wait.
 void EngineState::RevokeLeasesAgain(Job& job, Tier tier) {
   Instant& revoked_again_at = job.tier(tier).revoked_again_at;
-  if (job.waiting.excluded(tier) == 0 || now_ - revoked_again_at < kRevokePeriod) return;
-  revoked_again_at = now_;
+  if (job.waiting.excluded(tier) == 0 || core_.now - revoked_again_at < kRevokePeriod) return;
+  revoked_again_at = core_.now;
   size_t looks = 0;
   for (size_t left = job.waiting.excluded(tier);
-       left > 0 && looks < options_.limits.chunks_per_call; --left) {
+       left > 0 && looks < core_.options.limits.chunks_per_call; --left) {
     Waiter& waiter = job.waiting.NextExcluded(tier);
-    if (now_ - waiter.revoked_at < kRevokePeriod) continue;
+    if (core_.now - waiter.revoked_at < kRevokePeriod) continue;
     looks += waiter.chunks.size();
     RevokeLeases(waiter);
   }

@@ -18,16 +18,16 @@ static_assert(std::is_same_v<std::variant_alternative_t<kAllocateKind, Event>, A
 }  // namespace
 
 void EngineState::On(const AllocateCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (AnswerAgain(*session, event.call, event.request_id, kAllocateKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kAllocateKind)) return;
   if (const absl::Status home = CheckHome(*session->job, event); !home.ok()) {
-    return Refuse(event.call, home);
+    return core_.Refuse(event.call, home);
   }
-  if (session->job->allocating.size() >= options_.limits.waiting_calls_per_session) {
-    return Refuse(event.call, absl::ResourceExhaustedError(
-                                  absl::StrCat(options_.limits.waiting_calls_per_session,
-                                               " allocations wait already (waiting_calls)")));
+  if (session->job->allocating.size() >= core_.options.limits.waiting_calls_per_session) {
+    return core_.Refuse(event.call, absl::ResourceExhaustedError(
+                                        absl::StrCat(core_.options.limits.waiting_calls_per_session,
+                                                     " allocations wait already (waiting_calls)")));
   }
   session->job->allocating.push_back(event);
   AllocateWaiting(*session->job);
@@ -58,7 +58,7 @@ absl::optional<absl::Status> EngineState::TryClaim(const Job& job, uint32_t coun
   const uint32_t guaranteed = std::max(host.guaranteed(), host.slots_for_claims());
   const bool exceeds =
       host.is_elastic() && claimed > guaranteed &&
-      job.chunk_size * (claimed - guaranteed) > ledger_.Unguaranteed({Tier::kHost});
+      job.chunk_size * (claimed - guaranteed) > core_.ledger.Unguaranteed({Tier::kHost});
   if (exceeds || std::max(claimed, host.claims() + count + used) > slots) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", count, " chunks with their home in host memory; ", host.claims(), " of the ",
@@ -77,11 +77,12 @@ absl::optional<absl::Status> EngineState::TryClaim(const Job& job, uint32_t coun
 
 absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
                                                       const AllocateCall& event) const {
-  if (event.count == 0 || event.count > options_.limits.chunks_per_call) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "requested ", event.count, " chunks; between 1 and ", options_.limits.chunks_per_call));
+  if (event.count == 0 || event.count > core_.options.limits.chunks_per_call) {
+    return absl::InvalidArgumentError(absl::StrCat("requested ", event.count,
+                                                   " chunks; between 1 and ",
+                                                   core_.options.limits.chunks_per_call));
   }
-  if (draining_) {
+  if (core_.draining) {
     return absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
   }
   const bool claims = event.home.value_or(job.home) != job.home;
@@ -90,16 +91,16 @@ absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
   const uint32_t wanted = job.HomeSlotsFor(used + event.count);
   if (!claims && wanted > slots) {
     // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
-    if (home.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(home, wanted));
+    if (home.is_elastic()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckQuota(home, wanted));
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
         TierName(job.home), " share holds ", slots / job.HomeSlotsFor(1),
         job.is_durable() ? " (half of its slots, as the job is durable)" : "", ", of which ", used,
         " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
   }
-  if (event.count > options_.limits.chunks - chunks_.live()) {
+  if (event.count > core_.options.limits.chunks - core_.chunks.live()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "requested ", event.count, " chunks; the node's limit is ", options_.limits.chunks));
+        "requested ", event.count, " chunks; the node's limit is ", core_.options.limits.chunks));
   }
   if (claims) return TryClaim(job, event.count);
   // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
@@ -113,19 +114,19 @@ absl::optional<absl::Status> EngineState::TryAllocate(const Job& job,
 void EngineState::AllocateWaiting(Job& job) {
   while (!job.allocating.empty()) {
     const AllocateCall event = job.allocating.front();
-    Session& session = *sessions_.Find(event.session);
+    Session& session = *core_.sessions.Find(event.session);
     const Tier tier = event.home.value_or(job.home);
     const Share& home = job.share(tier);
     const uint64_t wanted = tier == job.home ? job.HomeSlotsFor(job.chunks_at_home() + event.count)
                                              : home.slots_for_claims(event.count);
     // An elastic share of SSD grows only here, because no room check concerns SSD.
     if (home.is_elastic() && wanted > home.slots().size() &&
-        event.count <= options_.limits.chunks_per_call) {
+        event.count <= core_.options.limits.chunks_per_call) {
       GrowShare(job, tier, static_cast<uint32_t>(wanted - home.slots().size()));
     }
     // A client that repeats a call while it waits has two calls in the queue. The second is
     // answered with the chunks of the first.
-    if (AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
+    if (core_.AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
       job.allocating.pop_front();
       continue;
     }
@@ -133,7 +134,7 @@ void EngineState::AllocateWaiting(Job& job) {
     if (!status.has_value()) return Grow(job, tier);
     job.allocating.pop_front();
     if (!status->ok()) {
-      Refuse(event.call, *status);
+      core_.Refuse(event.call, *status);
     } else {
       Allocate(session, job, event);
     }
@@ -146,8 +147,8 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   AllocateReply made;
   made.chunks.reserve(event.count);
   for (uint32_t i = 0; i < event.count; ++i) {
-    const ChunkIndex index = chunks_.Claim(&job);
-    Chunk& chunk = chunks_[index];
+    const ChunkIndex index = core_.chunks.Claim(&job);
+    Chunk& chunk = core_.chunks[index];
     chunk.owner = session.id;
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
@@ -162,18 +163,19 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
     } else {
       chunk.claim = job.share(chunk.home).Claim();
     }
-    MarkDirty(index);
-    made.chunks.push_back(IdOf(index));
+    core_.MarkDirty(index);
+    made.chunks.push_back(core_.IdOf(index));
   }
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
-  sessions_.Remember(session, event.request_id, kAllocateKind, reply);
-  Emit(std::move(reply));
+  core_.sessions.Remember(session, event.request_id, kAllocateKind, reply);
+  core_.Emit(std::move(reply));
 }
 
 void EngineState::RefuseAllocations(Job& job, const absl::Status& status) {
-  for (const AllocateCall& call : std::exchange(job.allocating, {})) Refuse(call.call, status);
+  for (const AllocateCall& call : std::exchange(job.allocating, {}))
+    core_.Refuse(call.call, status);
 }
 
 }  // namespace memtide

@@ -16,9 +16,9 @@ constexpr size_t kMomentsNamed = 3;
 }  // namespace
 
 bool EngineState::IsChosenForCheck(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
-  if (options_.clean_drops_per_check == 0 || tier != Tier::kDevice || chunk.checked ||
+  if (core_.options.clean_drops_per_check == 0 || tier != Tier::kDevice || chunk.checked ||
       job.device_memory == MemoryKind::kSharedMemory) {
     return false;
   }
@@ -29,11 +29,11 @@ bool EngineState::IsChosenForCheck(ChunkIndex index, Tier tier) {
     return false;
   }
   // The first one is compared, too: a program that writes unseen mostly does so from the beginning.
-  return job.clean_drops++ % options_.clean_drops_per_check == 0;
+  return job.clean_drops++ % core_.options.clean_drops_per_check == 0;
 }
 
 void EngineState::StartCheck(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   StartTransfer start;
   start.transfer = TransferId(next_transfer_++);
   start.kind = StartTransfer::Kind::kCompareDeviceWithHost;
@@ -44,14 +44,14 @@ void EngineState::StartCheck(ChunkIndex index) {
   chunk.copies.flight = std::make_unique<Flight>(
       Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()});
   chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
-  transfers_.emplace(start.transfer, index);
+  core_.transfers.emplace(start.transfer, index);
   for (const Tier each : kMemoryTiers) UpdateVictim(index, each);
-  Emit(start);
+  core_.Emit(start);
 }
 
 void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status) {
-  Chunk& chunk = chunks_[index];
-  ScheduleChunk(index);
+  Chunk& chunk = core_.chunks[index];
+  core_.ScheduleChunk(index);
   if (status.ok()) return;
   if (!absl::IsDataLoss(status)) {
     // The copies could not be compared: the drop goes on, as most do without a check.
@@ -61,20 +61,12 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
   // A session that leased the chunk for writing meanwhile may differ.
   if (flight.version != chunk.version) return;
   const absl::Status why = absl::DataLossError(absl::StrCat(
-      "chunk ", IdOf(index).value(),
+      "chunk ", core_.IdOf(index).value(),
       " was written on the GPU, but leased only for reading: ", status.message(),
       ". An operation writes to parameters, gradients or optimizer state that "
       "declares no write, or a kernel past torch's dispatcher does. ",
       LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
-  const JobId job = chunk.job->id;
-  const std::vector<SessionId> sessions = chunk.job->sessions;
-  for (const SessionId id : sessions) {
-    Emit(CloseSession{id, why});
-    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
-  }
-  // A job with a time to live goes on without sessions.
-  const auto lingers = jobs_.find(job);
-  if (lingers != jobs_.end()) DropUnannounced(*lingers->second);
+  core_.work.Send(WrittenUnseen{chunk.job->id, why});
 }
 
 // A program that writes one chunk unseen has mostly written others, too. What is left of each is
@@ -83,7 +75,7 @@ void EngineState::CheckDone(ChunkIndex index, const Flight& flight, const absl::
 void EngineState::DropUnannounced(const Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
-    Chunk& chunk = chunks_[index];
+    Chunk& chunk = core_.chunks[index];
     const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies.flight;
     if (!idle || !chunk.valid_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice)) continue;
     chunk.wrote_back = chunk.checked = false;

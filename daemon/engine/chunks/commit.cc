@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/commits.h"
 
 namespace memtide {
 
@@ -24,9 +24,9 @@ size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
 
 }  // namespace
 
-absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
-                                      const CommitCall& event) const {
-  const Limits& limits = options_.limits;
+absl::Status Commits::CheckCommit(const Session& session, uint64_t last,
+                                  const CommitCall& event) const {
+  const Limits& limits = core_.options.limits;
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
   if (event.step != last + 1) {
@@ -46,7 +46,7 @@ absl::Status EngineState::CheckCommit(const Session& session, uint64_t last,
 }
 
 // The journal has the manifests of all jobs, and must have room for those of every user.
-absl::Status EngineState::CheckManifests(const Session& session, Bytes size) const {
+absl::Status Commits::CheckManifests(const Session& session, Bytes size) const {
   const Job& job = *session.job;
   const Manifest& replaced =
       job.keeps_ranks() ? job.kept_ranks[session.rank].manifest : job.manifest;
@@ -60,30 +60,31 @@ absl::Status EngineState::CheckManifests(const Session& session, Bytes size) con
         FormatBytes(limit),
         ". Use fewer jobs with a name, or a shorter time to live, or end jobs that linger"));
   };
-  const Limits& limits = options_.limits;
-  MEMTIDE_RETURN_IF_ERROR(check(manifest_bytes_.Of(job.uid), limits.manifest_bytes_per_uid,
+  const Limits& limits = core_.options.limits;
+  MEMTIDE_RETURN_IF_ERROR(check(core_.manifest_bytes.Of(job.uid), limits.manifest_bytes_per_uid,
                                 absl::StrCat("the jobs of uid ", job.uid)));
-  return check(manifest_bytes_.all(), limits.manifest_bytes_per_node, "all jobs of the node");
+  return check(core_.manifest_bytes.all(), limits.manifest_bytes_per_node, "all jobs of the node");
 }
 
 // Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:
 // ranks of one job share it.
-absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Session& session,
-                                                                      const CommitCall& event,
-                                                                      bool together) {
+absl::StatusOr<std::vector<ChunkIndex>> Commits::ResolveCommitted(const Session& session,
+                                                                  const CommitCall& event,
+                                                                  bool together) {
   const Job& job = *session.job;
   std::vector<ChunkIndex> indices;
   absl::Status status;
   if (!event.chunks.empty()) {
     std::vector<ChunkId> all = event.chunks;
     all.insert(all.end(), event.shadows.begin(), event.shadows.end());
-    MEMTIDE_ASSIGN_OR_RETURN(indices, Resolve(session, all, 2 * options_.limits.chunks_per_call));
+    MEMTIDE_ASSIGN_OR_RETURN(
+        indices, core_.ids.Resolve(session, all, 2 * core_.options.limits.chunks_per_call));
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
-    Chunk& chunk = chunks_[indices[i]];
+    Chunk& chunk = core_.chunks[indices[i]];
     if (chunk.transient) {
       status = absl::InvalidArgumentError(absl::StrCat(
-          "chunk ", IdOf(indices[i]).value(),
+          "chunk ", core_.IdOf(indices[i]).value(),
           " is of kind ACTIVATION: it ends with the job's last session, and is no part "
           "of what a step commits"));
       continue;
@@ -92,26 +93,26 @@ absl::StatusOr<std::vector<ChunkIndex>> EngineState::ResolveCommitted(const Sess
     // copies that the chunk has now.
     bool pinned = together ? chunk.FindPin(session.id) != nullptr : chunk.pinned();
     // A pair with a common content exchanges what its ids name, which calls that wait know already.
-    const bool exchanges =
-        MustCopyToWrite(indices[i]) || MustCopyToWrite(indices[Other(indices, i)]);
+    const bool exchanges = core_.ids.MustCopyToWrite(indices[i]) ||
+                           core_.ids.MustCopyToWrite(indices[Other(indices, i)]);
     pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);
     if (!pinned && chunk.evicts.empty()) continue;
     status = absl::AbortedError(absl::StrCat(
-        "chunk ", IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
+        "chunk ", core_.IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));
   }
   if (!status.ok()) return status;
   return indices;
 }
 
-void EngineState::On(const CommitCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+void Commits::On(const CommitCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   // Ranks that share nothing commit each for itself.
   const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == last) return AnswerCommit(job, event);
+  if (event.step != 0 && event.step == last) return records_.AnswerCommit(job, event);
   absl::Status status = CheckCommit(*session, last, event);
   const bool in_group = event.with_all_ranks && !session->group.empty();
   const bool with_all_ranks = event.with_all_ranks && (job.keeps_ranks() || in_group);
@@ -124,7 +125,7 @@ void EngineState::On(const CommitCall& event) {
     indices = ResolveCommitted(*session, event, together);
     status = indices.status();
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   RefuseCommit(job, session->id, absl::AbortedError("the session has called again"));
   if (together || in_group) {
     CommitCall call = event;
@@ -132,99 +133,38 @@ void EngineState::On(const CommitCall& event) {
     return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
   CarryOut(*session, event, *indices);
-  ForgetLostResults(job);
-  AnswerCommit(job, event);
+  sharing_.ForgetLostResults(job);
+  records_.AnswerCommit(job, event);
 }
 
 // REQUIRES: ResolveCommitted().
-void EngineState::CarryOut(Session& session, const CommitCall& event,
-                           const std::vector<ChunkIndex>& indices) {
+void Commits::CarryOut(Session& session, const CommitCall& event,
+                       const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   const size_t count = event.chunks.size();
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
-    const bool is_common = MustCopyToWrite(chunk) || MustCopyToWrite(shadow);
-    if (is_common && !TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
-      ExchangeNames(job, event, i, chunk, shadow);
+    const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
+    if (is_common && !sharing_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      sharing_.ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    WithdrawOffer(session, event.chunks[i]);
-    OfferUnpinned(chunk);
-    if (!is_common) SwapContents(chunk, shadow);
-    ResultMoved(shadow, chunk);
-    UnlinkShadow(chunk);
-    UnlinkShadow(shadow);
+    sharing_.WithdrawOffer(session, event.chunks[i]);
+    sharing_.On(ChunkUnpinned{chunk});
+    if (!is_common) state_.SwapContents(chunk, shadow);
+    sharing_.ResultMoved(shadow, chunk);
+    state_.UnlinkShadow(chunk);
+    state_.UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.
     if (event.keep_old_content) continue;
     // The next step is expected to write the same pair, so predictions regard the two as a pair
     // (decision 10).
-    LinkShadow(chunk, shadow);
-    Discard(shadow);
+    state_.LinkShadow(chunk, shadow);
+    state_.Discard(shadow);
   }
   // The record of this event has the contents, the step and its manifest, so that a restart finds
   // all or none of them.
   NoteCommit(job, session, event);
-}
-
-void EngineState::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
-  chunks_[index].counterpart = shadow;
-  chunks_[shadow].counterpart = index;
-  chunks_[shadow].is_shadow = true;
-}
-
-// Ends the pair. The predicted next use of the counterpart's content depended on it.
-void EngineState::UnlinkShadow(ChunkIndex index) {
-  const ChunkIndex counterpart = std::exchange(chunks_[index].counterpart, kNoChunk);
-  chunks_[index].is_shadow = false;
-  if (counterpart == kNoChunk) return;
-  chunks_[counterpart].counterpart = kNoChunk;
-  chunks_[counterpart].is_shadow = false;
-  Rank(counterpart);
-}
-
-// Cancels the movements that are pending for the present content, which goes to another chunk or
-// nowhere.
-void EngineState::ForgetWishes(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  StopPrefetch(chunk);
-  CancelEviction(chunk);
-  for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
-  StopWaitingForWrite(index);
-  chunk.write_back_from.reset();
-  chunk.evicted = chunk.wrote_back = false;
-  chunk.failures = 0;
-}
-
-void EngineState::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
-  Chunk& a = chunks_[index_a];
-  Chunk& b = chunks_[index_b];
-  MEMTIDE_CHECK(!a.pinned() && !b.pinned());
-  ForgetWishes(index_a);
-  ForgetWishes(index_b);
-  // Neither chunk ever had this version. A speculative step part that has read one of them
-  // therefore does not count (decision 13).
-  const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
-  const bool a_is_made = a.is_made(), b_is_made = b.is_made();
-  for (Chunk* chunk : {&a, &b}) {
-    // A transfer of the current content stays valid under the new version. A transfer of an older
-    // version does not.
-    if (chunk->copies.flight != nullptr) {
-      Flight& flight = *chunk->copies.flight;
-      flight.version = flight.version == chunk->version ? fresh : Version(0);
-    }
-    chunk->version = fresh;
-  }
-  std::swap(a.copies, b.copies);
-  a.made = b_is_made ? fresh : Version();
-  b.made = a_is_made ? fresh : Version();
-  for (const ChunkIndex index : {index_a, index_b}) {
-    const std::unique_ptr<Flight>& flight = chunks_[index].copies.flight;
-    // The transfer belongs to its slots, which the other chunk has now.
-    if (flight != nullptr) transfers_[flight->transfer] = index;
-    MarkDirty(index);
-    Rank(index);
-    ScheduleChunk(index);
-  }
 }
 
 }  // namespace memtide

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
@@ -15,12 +15,12 @@ static_assert(std::is_same_v<std::variant_alternative_t<kDiscardKind, Event>, Di
 
 }  // namespace
 
-absl::Status EngineState::CheckDiscard(const Session& session, ChunkIndex index) const {
-  for (const Pin& pin : chunks_[index].pins) {
+absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) const {
+  for (const Pin& pin : core_.chunks[index].pins) {
     const bool waits = pin.pending > 0;
     if (pin.session == session.id && !waits) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("chunk ", IdOf(index).value(),
+        absl::StrCat("chunk ", core_.IdOf(index).value(),
                      IsStep(pin.session) ? " is in use by a step that has not ended"
                      : waits             ? " is wanted by a fetch that waits"
                                          : " is leased by another session"));
@@ -29,32 +29,33 @@ absl::Status EngineState::CheckDiscard(const Session& session, ChunkIndex index)
 }
 
 // All checks precede the first change: a refused call discards nothing.
-void EngineState::On(const DiscardCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+void Requests::On(const DiscardCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
   Job& job = *session->job;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   std::vector<bool> shared(event.chunks.size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    shared[i] = MustCopyToWrite(index);
+    shared[i] = core_.ids.MustCopyToWrite(index);
     if (!shared[i]) status = CheckDiscard(*session, index);
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   // The others keep what they share.
   const std::vector<ChunkIndex> before = *indices;
-  status = GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
-  if (!status.ok()) return Refuse(event.call, status);
+  status =
+      sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   for (size_t i = 0; i < before.size(); ++i) {
-    if (shared[i]) ReleaseLease(*session, before[i]);
+    if (shared[i]) state_.ReleaseLease(*session, before[i]);
   }
-  for (const ChunkId id : event.chunks) ReleaseLeftBehind(*session, id);
+  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
-    ReleaseLease(*session, index);
-    Discard(index);
-    Chunk& chunk = chunks_[index];
+    state_.ReleaseLease(*session, index);
+    state_.Discard(index);
+    Chunk& chunk = core_.chunks[index];
     chunk.copies.discarded = true;
     chunk.prefetched_to.Clear();
     // A trace has no operation for it. To a replay a chunk whose content ended is a new one.
@@ -63,19 +64,19 @@ void EngineState::On(const DiscardCall& event) {
   }
   Reply reply;
   reply.call = event.call;
-  sessions_.Remember(*session, event.request_id, kDiscardKind, reply);
-  Emit(std::move(reply));
-  TryCommitTogether(job);
+  core_.sessions.Remember(*session, event.request_id, kDiscardKind, reply);
+  core_.Emit(std::move(reply));
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void EngineState::Discard(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   MEMTIDE_CHECK(!chunk.pinned());
   // A transfer of the discarded content in flight does not count at its end.
   chunk.version = Version(chunk.version.value() + 1);
   chunk.copies.valid.Clear();
   chunk.copies.torn = chunk.copies.memory_failed = chunk.copies.discarded = chunk.blank = false;
-  MarkDirty(index);
+  core_.MarkDirty(index);
   ForgetWishes(index);
   for (const Tier tier : kMemoryTiers) {
     // The slots of a transfer in flight are freed when it ends.
@@ -85,7 +86,7 @@ void EngineState::Discard(ChunkIndex index) {
   }
   Rank(index);
   if (chunk.is_shadow) Rank(chunk.counterpart);
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
 }
 
 }  // namespace memtide

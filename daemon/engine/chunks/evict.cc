@@ -3,33 +3,34 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests.h"
 
 namespace memtide {
 
-void EngineState::On(const EvictCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+void Requests::On(const EvictCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   for (const ChunkId id : event.chunks) {
     // The call gives the caller's own leases up, even if the eviction is refused.
-    if (const absl::optional<ChunkIndex> index = Find(*session, id)) ReleaseLease(*session, *index);
-    ReleaseLeftBehind(*session, id);
+    if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
+      state_.ReleaseLease(*session, *index);
+    sharing_.ReleaseLeftBehind(*session, id);
   }
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   if (status.ok() && (event.tier == Tier::kDevice || !job.share(event.tier).exists())) {
     status = absl::InvalidArgumentError(
         absl::StrCat("chunks cannot be evicted to the ", TierName(event.tier), " tier"));
   }
-  if (status.ok()) status = CheckWaiting(*session, indices->size());
+  if (status.ok()) status = state_.CheckWaiting(*session, indices->size());
   for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
-    if (!chunks_[(*indices)[i]].pinned()) continue;
+    if (!core_.chunks[(*indices)[i]].pinned()) continue;
     status = absl::FailedPreconditionError(
-        absl::StrCat("chunk ", IdOf((*indices)[i]).value(),
+        absl::StrCat("chunk ", core_.IdOf((*indices)[i]).value(),
                      " is leased by another session, or by a fetch that waits"));
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
 
   auto evict = std::make_unique<EvictOperation>();
   evict->call = event.call;
@@ -38,35 +39,35 @@ void EngineState::On(const EvictCall& event) {
   evict->tier = event.tier;
   evict->chunks = std::move(*indices);
   evict->missing = static_cast<uint32_t>(evict->chunks.size());
-  evict->deadline = now_ + options_.limits.max_wait;
+  evict->deadline = core_.now + core_.options.limits.max_wait;
   evict->of_session = session->waiting_calls.Take();
   evict->of_job = job.waiting_calls.Take();
   evict->of_user = session->user->waiting_calls.Take();
   evict->chunks_of_job = job.waiting_chunks.Take(evict->missing);
   evict->chunks_of_user = session->user->waiting_chunks.Take(evict->missing);
-  deadlines_.emplace(evict->deadline, evict->call);
+  core_.deadlines.emplace(evict->deadline, evict->call);
   session->evicts.insert(evict->call);
   for (const ChunkIndex index : evict->chunks) {
-    Chunk& chunk = chunks_[index];
+    Chunk& chunk = core_.chunks[index];
     // The lowest tier serves several evictions of one chunk: a chunk that left for SSD has left the
     // device, too.
     chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
     chunk.evicts.push_back(evict.get());
     // The prediction has not changed, so a prefetch would undo the eviction at once.
     chunk.evicted = true;
-    StopPrefetch(chunk);
-    CancelEviction(chunk);
-    ScheduleChunk(index);
-    for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+    state_.StopPrefetch(chunk);
+    state_.CancelEviction(chunk);
+    core_.ScheduleChunk(index);
+    for (const Tier tier : kMemoryTiers) state_.UpdateVictim(index, tier);
   }
-  evicts_.emplace(event.call, std::move(evict));
+  core_.evicts.emplace(event.call, std::move(evict));
 }
 
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void EngineState::FinishEvicts(ChunkIndex index, const absl::Status& status) {
-  chunks_[index].evict_to.reset();
+  core_.chunks[index].evict_to.reset();
   std::vector<EvictOperation*> evicts;
-  evicts.swap(chunks_[index].evicts);
+  evicts.swap(core_.chunks[index].evicts);
   for (EvictOperation* evict : evicts) {
     --evict->missing;
     if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
@@ -75,22 +76,22 @@ void EngineState::FinishEvicts(ChunkIndex index, const absl::Status& status) {
 
 void EngineState::EndEvict(EvictOperation& evict, const absl::Status& status) {
   for (const ChunkIndex index : evict.chunks) {
-    Chunk& chunk = chunks_[index];
+    Chunk& chunk = core_.chunks[index];
     const auto found = std::find(chunk.evicts.begin(), chunk.evicts.end(), &evict);
     if (found == chunk.evicts.end()) continue;
     chunk.evicts.erase(found);
     // The chunks of the operation that have not left stay where they are.
     if (chunk.evicts.empty()) chunk.evict_to.reset();
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
   if (status.ok()) {
-    Answer(evict.call);
+    core_.Answer(evict.call);
   } else {
-    Refuse(evict.call, status);
+    core_.Refuse(evict.call, status);
   }
-  deadlines_.erase({evict.deadline, evict.call});
-  sessions_.Find(evict.session)->evicts.erase(evict.call);
-  evicts_.erase(evict.call);
+  core_.deadlines.erase({evict.deadline, evict.call});
+  core_.sessions.Find(evict.session)->evicts.erase(evict.call);
+  core_.evicts.erase(evict.call);
 }
 
 }  // namespace memtide

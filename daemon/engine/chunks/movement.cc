@@ -8,33 +8,13 @@
 
 namespace memtide {
 
-void EngineState::Settle() {
-  do {
-    for (;;) {
-      // Chunks take free slots first. Then victims are chosen for those that still wait, and
-      // prefetches come last, because they must not take the slots of either.
-      if (const absl::optional<ChunkIndex> index = work_.TakeChunk()) {
-        Advance(*index);
-      } else if (const absl::optional<WorkList::RoomCheck> check = work_.TakeRoomCheck()) {
-        MakeRoom(*check->job, check->tier);
-      } else if (offers_due_) {
-        RetryOffers();
-      } else if (!repeats_due_.empty()) {
-        StartOwnOffers();
-      } else if (!PrefetchOrWriteBack()) {
-        break;
-      }
-    }
-  } while (ServeFreed());
-}
-
-void EngineState::Advance(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+bool EngineState::Advance(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies.flight) return;
+  if (!chunk.live() || chunk.copies.flight) return false;
   if (chunk.job->is_replacing()) {  // RegionCopied() lists it again.
     for (const Tier t : kMemoryTiers) UpdateVictim(index, t);
-    return;
+    return false;
   }
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
@@ -51,7 +31,7 @@ void EngineState::Advance(ChunkIndex index) {
       gone = gone && EvictFrom(index, tier);
     }
     if (chunk.pinned()) {
-      FinishEvicts(index, absl::AbortedError(absl::StrCat("chunk ", IdOf(index).value(),
+      FinishEvicts(index, absl::AbortedError(absl::StrCat("chunk ", core_.IdOf(index).value(),
                                                           " was leased before it was evicted")));
     } else if (gone) {
       FinishEvicts(index, absl::OkStatus());
@@ -66,7 +46,11 @@ void EngineState::Advance(ChunkIndex index) {
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
-  if (chunk.job->snapshots.saving.has_value()) WriteForSnapshot(index);
+  return true;
+}
+
+void EngineState::EndAdvance(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
   SchedulePrefetch(*chunk.job);
   if (chunk.copies.flight) return;
   for (const Tier tier : kMemoryTiers) {
@@ -79,7 +63,7 @@ void EngineState::Advance(ChunkIndex index) {
 
 // Only a chunk that is on its way to a tier has a slot without a copy there.
 void EngineState::FreeUnusedSlots(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if (chunk.slot(tier) && !chunk.valid_at(tier) && !chunk.KeepsSlot(tier)) {
@@ -90,20 +74,20 @@ void EngineState::FreeUnusedSlots(ChunkIndex index) {
 
 void EngineState::ProceedWaiters(ChunkIndex index) {
   std::vector<Waiter*> waiters;
-  waiters.swap(chunks_[index].waiters);
+  waiters.swap(core_.chunks[index].waiters);
   for (Waiter* waiter : waiters) {
     if (--waiter->missing == 0) Proceed(*waiter);
   }
 }
 
 bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (chunk.valid_at(tier)) return true;
   if (!TakeSlot(index, tier)) return false;
   // Only at the home tier does a chunk keep such a slot. On(ClientQuiet) lists the chunk again.
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
-  const bool needs_zeros = chunk.is_shadow && chunks_[chunk.counterpart].repeats_offer;
+  const bool needs_zeros = chunk.is_shadow && core_.chunks[chunk.counterpart].repeats_offer;
   if (chunk.copies.valid.empty() && chunk.overwrite && !needs_zeros) {
     // A step is about to write the whole chunk.
     chunk.copies.valid = TierSet(tier);
@@ -116,7 +100,7 @@ bool EngineState::PromoteTo(ChunkIndex index, Tier tier) {
   if (chunk.copies.valid.empty() && may_be_anything && !needs_zeros) {
     chunk.copies.valid = TierSet(tier);
     chunk.copies.discarded = false;
-    MarkDirty(index);
+    core_.MarkDirty(index);
     return true;
   }
   // The chunk was never written, so a transfer fills the slot with zeros.
@@ -144,7 +128,7 @@ bool EngineState::IsOnlyCopy(const Chunk& chunk, Tier tier) const {
 }
 
 bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (chunk.copies.flight) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
@@ -153,8 +137,8 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
       return false;
     }
     if (chunk.valid_at(tier)) {
-      ++counters_.evictions;
-      if (!chunk.wrote_back) ++counters_.dropped_clean;
+      ++core_.counters.evictions;
+      if (!chunk.wrote_back) ++core_.counters.dropped_clean;
       chunk.job->trace.Moved(Trace(chunk, tier, absl::nullopt));
     }
     chunk.wrote_back = false;
@@ -172,14 +156,14 @@ bool EngineState::EvictFrom(ChunkIndex index, Tier tier) {
 }
 
 bool EngineState::WriteBack(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   const Tier lower = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
   const bool wanted = IsOnlyCopy(chunk, tier) && !chunk.pinned() && !chunk.evict_from.has_value();
   if (!wanted) return true;
   if (!TakeSlot(index, lower)) return false;
   if (lower == Tier::kSsd) {
     // A write that may prove needless takes no budget from one that is needed.
-    if (!writes_.MayBegin(now_, WriteOf(index))) return true;
+    if (!core_.writes.MayBegin(core_.now, WriteOf(index))) return true;
     if (!LeaveSnapshotSlot(index) || !BeginWrite(index)) return false;
   }
   Start(index, tier, lower);
@@ -190,7 +174,7 @@ void EngineState::CancelEviction(Chunk& chunk) {
   if (!chunk.evict_from.has_value()) return;
   const Tier tier = *chunk.evict_from;
   chunk.job->tier(tier).evicting.Clear(chunk.evict_from);
-  ScheduleRoomCheck(*chunk.job, tier);
+  core_.ScheduleRoomCheck(*chunk.job, tier);
 }
 
 void EngineState::StopPrefetch(Chunk& chunk) {
@@ -199,7 +183,7 @@ void EngineState::StopPrefetch(Chunk& chunk) {
 }
 
 bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (chunk.has_slot(tier)) return true;
   Share& share = chunk.job->share(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
@@ -218,22 +202,22 @@ bool EngineState::TakeSlot(ChunkIndex index, Tier tier) {
     chunk.waits_for.Add(tier);
   }
   queued_for_.Add(tier);
-  ScheduleRoomCheck(*chunk.job, tier);
+  core_.ScheduleRoomCheck(*chunk.job, tier);
   return false;
 }
 
 void EngineState::StopWaitingForSlot(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (!chunk.waits_for.has(tier)) return;
   chunk.waits_for.Remove(tier);
   std::deque<ChunkIndex>& queue = chunk.job->tier(tier).slot_queue;
   queue.erase(std::find(queue.begin(), queue.end(), index));
-  ScheduleRoomCheck(*chunk.job, tier);
+  core_.ScheduleRoomCheck(*chunk.job, tier);
 }
 
 void EngineState::DropCopy(ChunkIndex index, Tier tier) {
-  Chunk& chunk = chunks_[index];
-  MarkDirty(index);
+  Chunk& chunk = core_.chunks[index];
+  core_.MarkDirty(index);
   chunk.copies.valid.Remove(tier);
   chunk.slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
@@ -242,7 +226,7 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
   if (forecast.predictor().has_prediction()) {
     forecast.PrefetchAgainFrom(tier, NextUseOfContent(chunk));
   }
-  ScheduleRoomCheck(*chunk.job, tier);
+  core_.ScheduleRoomCheck(*chunk.job, tier);
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
@@ -251,15 +235,10 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
   if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierQueues& queues = job.tier(tier);
   Share& share = job.share(tier);
-  if (job.contents != nullptr) {
-    offers_due_ = !offers_.empty();
-    if (!offers_due_) ledger_.Satisfy(share);
-    return;
-  }
   share.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);
   const size_t free = share.slots().spare_slots();
   const size_t waiting = queues.slot_queue.size();
-  for (size_t i = 0; i < std::min(free, waiting); ++i) ScheduleChunk(queues.slot_queue[i]);
+  for (size_t i = 0; i < std::min(free, waiting); ++i) core_.ScheduleChunk(queues.slot_queue[i]);
   const size_t wanted = waiting + share.slots().surplus_slots();
   // Victims that still leave count as slots. Otherwise each room check would choose more of them.
   if (wanted <= free + queues.evicting.value()) return;
@@ -271,9 +250,9 @@ void EngineState::MakeRoom(Job& job, Tier tier) {
     const absl::optional<Candidate> victim = queues.victims.Next(job.forecast.predictor().now());
     if (!victim.has_value()) return DeflateForWaiting(job, tier);
     const ChunkIndex index = job.members[victim->member];
-    queues.evicting.Set(chunks_[index].evict_from, tier);
+    queues.evicting.Set(core_.chunks[index].evict_from, tier);
     UpdateVictim(index, tier);
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
 }
 

@@ -19,18 +19,18 @@ constexpr Duration kWaitReportPeriod = std::chrono::hours(1);
 }  // namespace
 
 void EngineState::NoteStripes(StoreId store, StripeCounts counts) {
-  if (writes_.drives() < 2) return;
-  const bool known = counts.size() == writes_.drives() && Stripes::Valid(counts);
-  if (!known) counts = Stripes::Equal(writes_.drives());
+  if (core_.writes.drives() < 2) return;
+  const bool known = counts.size() == core_.writes.drives() && Stripes::Valid(counts);
+  if (!known) counts = Stripes::Equal(core_.writes.drives());
   stripes_.emplace(store.value(), Stripes(std::move(counts)));
 }
 
 SsdWrite EngineState::WriteOf(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   const MemoryPlace place = PlaceOf(chunk, Tier::kSsd);
   const Bytes size = chunk.job->chunk_size;
-  SsdWrite write{index, chunk.job->id, chunk.job->uid, std::vector<Bytes>(writes_.drives()),
-                 writes_.WithBudget(chunk.job->groups)};
+  SsdWrite write{index, chunk.job->id, chunk.job->uid, std::vector<Bytes>(core_.writes.drives()),
+                 core_.writes.WithBudget(chunk.job->groups)};
   const auto stripes = stripes_.find(place.region.value());
   if (stripes == stripes_.end()) {
     write.parts[0] = size;  // The only drive.
@@ -45,9 +45,9 @@ SsdWrite EngineState::WriteOf(ChunkIndex index) const {
 }
 
 bool EngineState::BeginWrite(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  if (writes_.Begin(now_, WriteOf(index))) {
-    if (chunk.waits_for.has(Tier::kSsd)) chunk.job->waited_for_budget = now_;
+  Chunk& chunk = core_.chunks[index];
+  if (core_.writes.Begin(core_.now, WriteOf(index))) {
+    if (chunk.waits_for.has(Tier::kSsd)) chunk.job->waited_for_budget = core_.now;
     chunk.waits_for.Remove(Tier::kSsd);
     return true;
   }
@@ -58,51 +58,39 @@ bool EngineState::BeginWrite(ChunkIndex index) {
 }
 
 void EngineState::StopWaitingForWrite(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (!chunk.waits_for.has(Tier::kSsd)) return;
   chunk.waits_for.Remove(Tier::kSsd);
-  writes_.Withdraw(index);
+  core_.writes.Withdraw(index);
 }
 
 // What waits for a budget waits anew.
 void EngineState::SetBudgets(const std::vector<Quota>& quotas) {
-  const std::vector<ChunkIndex> waiting = writes_.Waiting();
+  const std::vector<ChunkIndex> waiting = core_.writes.Waiting();
   for (const ChunkIndex index : waiting) StopWaitingForWrite(index);
-  writes_.SetQuotas(quotas);
-  for (const ChunkIndex index : waiting) ScheduleChunk(index);
+  core_.writes.SetQuotas(quotas);
+  for (const ChunkIndex index : waiting) core_.ScheduleChunk(index);
 }
 
 void EngineState::ServeWrites() {
-  for (const ChunkIndex index : writes_.Serve(now_)) ScheduleChunk(index);
+  for (const ChunkIndex index : core_.writes.Serve(core_.now)) core_.ScheduleChunk(index);
 }
 
 void EngineState::ReportWait(ChunkIndex index) {
-  const uint32_t uid = chunks_[index].job->uid;
+  const uint32_t uid = core_.chunks[index].job->uid;
   const auto found = reported_waits_.find(uid);
-  if (found != reported_waits_.end() && now_ - found->second < kWaitReportPeriod) return;
+  if (found != reported_waits_.end() && core_.now - found->second < kWaitReportPeriod) return;
   for (auto report = reported_waits_.begin(); report != reported_waits_.end();) {
-    report = now_ - report->second < kWaitReportPeriod ? std::next(report)
-                                                       : reported_waits_.erase(report);
+    report = core_.now - report->second < kWaitReportPeriod ? std::next(report)
+                                                            : reported_waits_.erase(report);
   }
-  reported_waits_[uid] = now_;
-  Emit(WritesWait{uid, writes_.AwaitedBudget(now_, uid)});
+  reported_waits_[uid] = core_.now;
+  core_.Emit(WritesWait{uid, core_.writes.AwaitedBudget(core_.now, uid)});
 }
 
 bool EngineState::WaitedForBudget(const Job& job, Instant since) const {
-  return writes_.WaitingOf(job.id) > 0 ||
+  return core_.writes.WaitingOf(job.id) > 0 ||
          (job.waited_for_budget.has_value() && *job.waited_for_budget > since);
-}
-
-absl::Status EngineState::CallAgain(const std::string& why) {
-  absl::Status status = absl::UnavailableError(why);
-  status.SetPayload(kCallAgain, absl::Cord());
-  return status;
-}
-
-absl::Status EngineState::AwaitsBudget(const std::string& what) {
-  return CallAgain(absl::StrCat(what,
-                                " must wait for a daily budget of writes to SSD (`memtide status` "
-                                "has it); the wait goes on when the call comes again"));
 }
 
 }  // namespace memtide

@@ -8,19 +8,19 @@
 namespace memtide {
 
 void EngineState::On(const PrefetchCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
-  if (!indices.ok()) return Refuse(event.call, indices.status());
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (!indices.ok()) return core_.Refuse(event.call, indices.status());
   if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
-    return Refuse(event.call,
-                  absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
-                                                          TierName(event.tier), " tier")));
+    return core_.Refuse(
+        event.call, absl::InvalidArgumentError(absl::StrCat("chunks cannot be prefetched to the ",
+                                                            TierName(event.tier), " tier")));
   }
   if (event.tier == Tier::kDevice) {
     const absl::Status regions = CheckRegions(job);
-    if (!regions.ok()) return Refuse(event.call, regions);
+    if (!regions.ok()) return core_.Refuse(event.call, regions);
     job.uses_device = true;
   }
   TierQueues& queues = job.tier(event.tier);
@@ -28,7 +28,7 @@ void EngineState::On(const PrefetchCall& event) {
   // The lease budget leaves a quarter of the slots to prefetches.
   const uint32_t most = std::max(uint32_t{1}, share.slots().size() / 4);
   for (const ChunkIndex index : *indices) {
-    Chunk& chunk = chunks_[index];
+    Chunk& chunk = core_.chunks[index];
     const bool busy = chunk.pinned() || chunk.prefetch_to.has_value() ||
                       chunk.evict_to.has_value() || chunk.valid_at(event.tier);
     const bool room =
@@ -38,9 +38,9 @@ void EngineState::On(const PrefetchCall& event) {
     queues.prefetches.Set(chunk.prefetch_to, event.tier);
     chunk.evicted = false;
     CancelEviction(chunk);
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
-  Answer(event.call);
+  core_.Answer(event.call);
 }
 
 }  // namespace memtide

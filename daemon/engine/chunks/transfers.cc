@@ -37,7 +37,7 @@ MemoryPlace EngineState::PlaceOf(const Chunk& chunk, Tier tier) const {
 }
 
 void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   StartTransfer start;
   start.transfer = TransferId(next_transfer_++);
   start.kind = KindOf(from, to);
@@ -56,20 +56,20 @@ void EngineState::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
       start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
   if (!start.sums.empty()) chunk.copies.flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
-  transfers_.emplace(start.transfer, index);
+  core_.transfers.emplace(start.transfer, index);
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  Emit(std::move(start));
+  core_.Emit(std::move(start));
 }
 
 void EngineState::On(const TransferDone& event) {
-  const auto found = transfers_.find(event.transfer);
-  if (found == transfers_.end()) return;
+  const auto found = core_.transfers.find(event.transfer);
+  if (found == core_.transfers.end()) return;
   const ChunkIndex index = found->second;
-  transfers_.erase(found);
-  Chunk& chunk = chunks_[index];
+  core_.transfers.erase(found);
+  Chunk& chunk = core_.chunks[index];
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
-  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
+  core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) return ScrubDone(index, flight, event);
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
@@ -78,33 +78,33 @@ void EngineState::On(const TransferDone& event) {
   const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
   if (check && chunk.live()) return CheckDone(index, flight, status);
   if (flight.from.has_value() && flight.to == Tier::kSsd) {
-    writes_.End(flight.traced.start, WriteOf(index), status.ok());
+    core_.writes.End(flight.traced.start, WriteOf(index), status.ok());
   }
   if (!status.ok()) NoteFailure(index, status);
-  if (event.wrong_bytes) ++counters_.wrong_bytes;
+  if (event.wrong_bytes) ++core_.counters.wrong_bytes;
   if (!chunk.live()) return ForgetChunk(index);
   if (!status.ok()) return TransferFailed(index, flight, event, status);
 
   using Kind = StartTransfer::Kind;
   const Bytes size = chunk.job->chunk_size;
-  Bytes& moved = flight.kind == Kind::kZero           ? counters_.zeroed
-                 : flight.kind == Kind::kHostToDevice ? counters_.host_to_device
-                 : flight.kind == Kind::kDeviceToHost ? counters_.device_to_host
-                 : flight.kind == Kind::kSsdToHost    ? counters_.ssd_read
-                                                      : counters_.ssd_written;
+  Bytes& moved = flight.kind == Kind::kZero           ? core_.counters.zeroed
+                 : flight.kind == Kind::kHostToDevice ? core_.counters.host_to_device
+                 : flight.kind == Kind::kDeviceToHost ? core_.counters.device_to_host
+                 : flight.kind == Kind::kSsdToHost    ? core_.counters.ssd_read
+                                                      : core_.counters.ssd_written;
   moved += size;
-  counters_.verified += flight.verified;
+  core_.counters.verified += flight.verified;
   TracedMove traced = flight.traced;
-  traced.duration = now_ - traced.start;
+  traced.duration = core_.now - traced.start;
   if (flight.from.has_value()) {
-    forecast.links().Measure({*flight.from, flight.to}, traced.start, now_);
+    forecast.links().Measure({*flight.from, flight.to}, traced.start, core_.now);
   }
   chunk.job->trace.Moved(traced);
   chunk.failures = 0;
   const bool downwards = flight.from.has_value() && flight.to > *flight.from;
   if (downwards && flight.to == chunk.job->failed_writes.to) chunk.job->failed_writes = {};
   if (flight.version == chunk.version) {
-    MarkDirty(index);
+    core_.MarkDirty(index);
     chunk.copies.valid.Add(flight.to);
     chunk.copies.unreadable = false;
     if (flight.to == Tier::kSsd) chunk.copies.sums = event.sums;
@@ -112,7 +112,7 @@ void EngineState::On(const TransferDone& event) {
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
     if (flight.to != Tier::kSsd)
-      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++insertions_;
+      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
     if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
       // From host memory the chunk can be prefetched to the device.
       forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(chunk));
@@ -124,15 +124,15 @@ void EngineState::On(const TransferDone& event) {
   for (Waiter* waiter : chunk.waiters) {
     (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
   }
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
 }
 
 void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                                  const absl::Status& status) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
   absl::Status named(status.code(),
-                     absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
+                     absl::StrCat("chunk ", core_.IdOf(index).value(), ": ", status.message()));
   job.last_error = named;
   const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
   if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
@@ -144,15 +144,15 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
-    if (failed.to != flight.to) failed = {flight.to, 0, now_};
-    if (now_ >= failed.next_try) {
+    if (failed.to != flight.to) failed = {flight.to, 0, core_.now};
+    if (core_.now >= failed.next_try) {
       const Duration pause = kFirstPause * (1 << std::min<uint32_t>(failed.tries++, 6));
-      failed.next_try = now_ + std::min(pause, kLongestPause);
+      failed.next_try = core_.now + std::min(pause, kLongestPause);
     }
     // One retry helps against a passing error.
     const absl::optional<JobSnapshots::Saving>& saving = job.snapshots.saving;
     const bool awaits_writes = saving.has_value() && !saving->is_started;
-    if (failed.tries >= 2 && awaits_writes) RefuseCommits(job, named);
+    if (failed.tries >= 2 && awaits_writes) core_.work.Send(WritesFail{job.id, named});
   }
   if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
@@ -170,11 +170,11 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
       for (Waiter* waiter : waiters) Fail(*waiter, named);
     }
   }
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
 }
 
 void EngineState::RetryLater(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   if (!std::exchange(chunk.retry_after_tick, true)) chunk.job->retry_after_tick.push_back(index);
 }
 
@@ -182,32 +182,32 @@ void EngineState::RetryLater(ChunkIndex index) {
 void EngineState::RetryWrites(Job& job) {
   std::vector<ChunkIndex>& waiting = job.retry_after_tick;
   const bool fail = job.failed_writes.tries > 0;
-  if (fail && now_ < job.failed_writes.next_try) return;
+  if (fail && core_.now < job.failed_writes.next_try) return;
   const auto end = fail && !waiting.empty() ? waiting.begin() + 1 : waiting.end();
   const std::vector<ChunkIndex> retried(waiting.begin(), end);
   waiting.erase(waiting.begin(), end);
   for (const ChunkIndex index : retried) {
-    chunks_[index].retry_after_tick = false;
-    ScheduleChunk(index);
+    core_.chunks[index].retry_after_tick = false;
+    core_.ScheduleChunk(index);
   }
 }
 
 void EngineState::NoteFailure(ChunkIndex index, const absl::Status& status) {
-  ++counters_.transfers_failed;
-  Job& job = *chunks_[index].job;
+  ++core_.counters.transfers_failed;
+  Job& job = *core_.chunks[index].job;
   ++job.unreported.count;
   job.unreported.last = absl::Status(
-      status.code(), absl::StrCat("chunk ", IdOf(index).value(), ": ", status.message()));
+      status.code(), absl::StrCat("chunk ", core_.IdOf(index).value(), ": ", status.message()));
   ReportFailures(job);
 }
 
 void EngineState::ReportFailures(Job& job) {
   UnreportedFailures& failures = job.unreported;
   if (failures.count == 0) return;
-  if (failures.reported_at.has_value() && now_ - *failures.reported_at < kFailureReportPeriod)
+  if (failures.reported_at.has_value() && core_.now - *failures.reported_at < kFailureReportPeriod)
     return;
-  Emit(TransfersFail{job.id, job.name, failures.count, failures.last});
-  failures = {0, absl::OkStatus(), now_};
+  core_.Emit(TransfersFail{job.id, job.name, failures.count, failures.last});
+  failures = {0, absl::OkStatus(), core_.now};
 }
 
 }  // namespace memtide

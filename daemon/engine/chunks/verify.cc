@@ -24,7 +24,7 @@ constexpr int kMostExamined = 256;
 }  // namespace
 
 bool EngineState::IsVerified(const Chunk& chunk) const {
-  switch (options_.verify) {
+  switch (core_.options.verify) {
     case Verify::kOff:
       return false;
     case Verify::kKept:
@@ -41,8 +41,8 @@ ContentSums EngineState::SumsToCompare(const Chunk& chunk) const {
 }
 
 void EngineState::Scrub() {
-  if (options_.verify == Verify::kOff || draining_ || scrubbing_.has_value()) return;
-  if (now_ < next_scrub_) return;
+  if (core_.options.verify == Verify::kOff || core_.draining || scrubbing_.has_value()) return;
+  if (core_.now < next_scrub_) return;
   if (const absl::optional<ChunkIndex> index = NextToScrub()) StartScrub(*index);
 }
 
@@ -50,7 +50,7 @@ void EngineState::Scrub() {
 // too many others in a row; the next Tick goes on.
 absl::optional<ChunkIndex> EngineState::NextToScrub() {
   int examined = 0;
-  for (auto job = jobs_.lower_bound(scrub_.job); job != jobs_.end(); ++job) {
+  for (auto job = core_.jobs.lower_bound(scrub_.job); job != core_.jobs.end(); ++job) {
     if (job->first != scrub_.job) scrub_ = {job->first};
     if (++examined > kMostExamined) return absl::nullopt;
     // Nothing of a job moves while its host memory is replaced; its turn comes in the next round.
@@ -58,8 +58,8 @@ absl::optional<ChunkIndex> EngineState::NextToScrub() {
     const MemberTable& members = job->second->members;
     while (scrub_.member.value() < members.size()) {
       const ChunkIndex index = members[scrub_.member];
-      if (index != kNoChunk && chunks_[index].live()) {
-        const Chunk& chunk = chunks_[index];
+      if (index != kNoChunk && core_.chunks[index].live()) {
+        const Chunk& chunk = core_.chunks[index];
         const bool at_rest = !chunk.copies.flight && chunk.waiters.empty();
         const bool has_more = scrub_.offset < chunk.job->chunk_size;
         const bool has_sums = chunk.valid_at(Tier::kSsd) && !SumsToCompare(chunk).empty();
@@ -77,7 +77,7 @@ absl::optional<ChunkIndex> EngineState::NextToScrub() {
 }
 
 void EngineState::StartScrub(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   StartTransfer start;
   start.transfer = TransferId(next_transfer_++);
   start.kind = StartTransfer::Kind::kVerifySsd;
@@ -91,26 +91,26 @@ void EngineState::StartScrub(ChunkIndex index) {
   Flight flight{start.transfer, start.kind, absl::nullopt, Tier::kSsd, chunk.version, TracedMove()};
   flight.verified = start.size;
   chunk.copies.flight = std::make_unique<Flight>(std::move(flight));
-  transfers_.emplace(start.transfer, index);
+  core_.transfers.emplace(start.transfer, index);
   scrubbing_ = start.transfer;
-  scrub_began_ = now_;
+  scrub_began_ = core_.now;
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  Emit(std::move(start));
+  core_.Emit(std::move(start));
 }
 
 void EngineState::ScrubDone(ChunkIndex index, const Flight& flight, const TransferDone& done) {
   scrubbing_.reset();
-  next_scrub_ = scrub_began_ + (now_ - scrub_began_) * kScrubPart;
-  if (done.wrong_bytes) ++counters_.wrong_bytes;
-  Chunk& chunk = chunks_[index];
+  next_scrub_ = scrub_began_ + (core_.now - scrub_began_) * kScrubPart;
+  if (done.wrong_bytes) ++core_.counters.wrong_bytes;
+  Chunk& chunk = core_.chunks[index];
   if (!chunk.live()) return ForgetChunk(index);
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
   // The content has been written anew meanwhile, or has moved to the chunk by a commit.
   const bool same = flight.version == chunk.version && chunk.member == scrub_.member &&
                     chunk.job->id == scrub_.job;
   if (!same) return;
   if (done.status.ok()) {
-    counters_.scrubbed += flight.verified;
+    core_.counters.scrubbed += flight.verified;
     scrub_.offset += flight.verified;
     scrub_.failed.reset();
   } else if (absl::IsDataLoss(done.status) && scrub_.failed != flight.version) {
@@ -122,10 +122,11 @@ void EngineState::ScrubDone(ChunkIndex index, const Flight& flight, const Transf
 }
 
 bool EngineState::BadCopy(ChunkIndex index, const absl::Status& what) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   TierSet others = chunk.copies.valid;
   others.Remove(Tier::kSsd);
-  Emit(BadCopyFound{chunk.job->id, chunk.job->name, IdOf(index), !others.empty(), what});
+  core_.Emit(
+      BadCopyFound{chunk.job->id, chunk.job->name, core_.IdOf(index), !others.empty(), what});
   if (others.empty()) {
     chunk.copies.unreadable = true;
     return false;
@@ -133,9 +134,9 @@ bool EngineState::BadCopy(ChunkIndex index, const absl::Status& what) {
   chunk.copies.valid = others;
   chunk.copies.sums.clear();
   chunk.write_back_from = others.has(Tier::kHost) ? Tier::kHost : Tier::kDevice;
-  MarkDirty(index);
+  core_.MarkDirty(index);
   Rank(index);
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
   return true;
 }
 

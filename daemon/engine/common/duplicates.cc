@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -25,8 +25,8 @@ static_assert(std::is_same_v<std::variant_alternative_t<kDuplicateKind, Event>, 
 
 }  // namespace
 
-absl::Status EngineState::CheckDuplicate(const Session& session, const DuplicateCall& event,
-                                         const std::vector<ChunkIndex>& indices) const {
+absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall& event,
+                                     const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -38,67 +38,67 @@ absl::Status EngineState::CheckDuplicate(const Session& session, const Duplicate
         "duplicates have their content in host memory, and the job has no share of it; copy the "
         "bytes into chunks of their own");
   }
-  if (draining_) {
+  if (core_.draining) {
     return absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
-  if (CountRoom(indices, Tier::kHost) > limit) {
+  if (core_.chunks.CountRoom(indices, Tier::kHost) > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested duplicates of ", indices.size(), " chunks at once; the job's host share of ",
         FormatBytes(job.share(Tier::kHost).bytes()), " can hold ", limit,
         "; raise the pool or name fewer at a time"));
   }
   // The step part that brings the chunks to host memory names them again.
-  return CheckWaiting(session, 2 * indices.size());
+  return state_.CheckWaiting(session, 2 * indices.size());
 }
 
-absl::optional<absl::Status> EngineState::TryDuplicate(
-    const Job& job, const DuplicateCall& event, const std::vector<ChunkIndex>& indices) const {
+absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const DuplicateCall& event,
+                                                   const std::vector<ChunkIndex>& indices) const {
   const uint64_t made = uint64_t{event.copies} * indices.size();
-  if (made == 0 || made > options_.limits.chunks_per_call) {
+  if (made == 0 || made > core_.options.limits.chunks_per_call) {
     return absl::InvalidArgumentError(
         absl::StrCat("requested ", event.copies, " duplicates each of ", indices.size(),
-                     " chunks; between 1 and ", options_.limits.chunks_per_call, " in all"));
+                     " chunks; between 1 and ", core_.options.limits.chunks_per_call, " in all"));
   }
-  if (made > options_.limits.chunks - chunks_.live()) {
+  if (made > core_.options.limits.chunks - core_.chunks.live()) {
     return absl::ResourceExhaustedError(absl::StrCat("requested ", made,
                                                      " duplicates; the node's limit is ",
-                                                     options_.limits.chunks, " chunks"));
+                                                     core_.options.limits.chunks, " chunks"));
   }
   uint32_t own = 0;  // Chunks whose content is not common yet.
   for (const ChunkIndex index : indices) {
-    const Chunk& chunk = chunks_[index];
-    if (chunk.copies.torn) return Lost(index);
+    const Chunk& chunk = core_.chunks[index];
+    if (chunk.copies.torn) return Lost(core_.chunks, index);
     if (chunk.transient) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "chunk ", IdOf(index).value(),
+          "chunk ", core_.IdOf(index).value(),
           " is of kind ACTIVATION: it ends with its iteration, and has no duplicates"));
     }
     if (chunk.copies.valid.empty()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("chunk ", IdOf(index).value(),
+          absl::StrCat("chunk ", core_.IdOf(index).value(),
                        " holds nothing yet; allocate chunks instead of duplicates"));
     }
     own += chunk.common == nullptr;
   }
   if (own == 0 || job.home == Tier::kHost) return absl::OkStatus();
-  return TryClaim(job, own);
+  return state_.TryClaim(job, own);
 }
 
-void EngineState::On(const DuplicateCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+void Sharing::On(const DuplicateCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (AnswerAgain(*session, event.call, event.request_id, kDuplicateKind)) return;
-  const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kDuplicateKind)) return;
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   if (status.ok()) status = CheckDuplicate(*session, event, *indices);
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   auto offer = std::make_shared<Offer>();
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = now_ + kOfferPatience;
+  offer->patience = core_.now + kOfferPatience;
   offer->duplicate = event;
   const uint32_t count = static_cast<uint32_t>(event.chunks.size());
   offer->chunks_of_job = session->job->waiting_chunks.Take(count);
@@ -107,36 +107,37 @@ void EngineState::On(const DuplicateCall& event) {
 }
 
 // A step part without work brings the chunks to host memory.
-void EngineState::StartDuplicating(const std::shared_ptr<Offer>& offer) {
-  Session& session = *sessions_.Find(offer->session);
+void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
+  Session& session = *core_.sessions.Find(offer->session);
   const DuplicateCall& call = *offer->duplicate;
-  if (AnswerAgain(session, call.call, call.request_id, kDuplicateKind)) return;
-  absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(session, call.chunks);
+  if (core_.AnswerAgain(session, call.call, call.request_id, kDuplicateKind)) return;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) {
     // As for the claims of an allocation.
     const Share& host = session.job->share(Tier::kHost);
     const uint32_t wanted = host.slots_for_claims(static_cast<uint32_t>(indices->size()));
     if (session.job->home != Tier::kHost && host.is_elastic() && wanted > host.slots().size()) {
-      GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
+      state_.GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
     }
     status = TryDuplicate(*session.job, call, *indices);
   }
   if (!status.has_value()) {
-    Grow(*session.job, Tier::kHost);
+    state_.Grow(*session.job, Tier::kHost);
     return WaitToDuplicate(session, offer);
   }
-  if (!status->ok()) return Refuse(call.call, *status);
+  if (!status->ok()) return core_.Refuse(call.call, *status);
   const size_t count = indices->size();
   StartPart(session, offer, ContentWork(), *std::move(indices), count);
 }
 
 // Memory is made for claims, or a transfer uses a slot that is to be the content's.
-void EngineState::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
-  if (now_ >= offer->patience || draining_) {
-    return Refuse(offer->call, absl::ResourceExhaustedError(
-                                   "the job's host share has no room now for what duplicates have "
-                                   "in common; raise the host pool, or copy the bytes"));
+void Sharing::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
+  if (core_.now >= offer->patience || core_.draining) {
+    return core_.Refuse(offer->call,
+                        absl::ResourceExhaustedError(
+                            "the job's host share has no room now for what duplicates have "
+                            "in common; raise the host pool, or copy the bytes"));
   }
   offer->of_session = session.waiting_calls.Take();
   offers_.push_back(offer);
@@ -144,16 +145,16 @@ void EngineState::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>
 }
 
 // The part has ended, so that the chunks are in host memory unless they have been used since.
-void EngineState::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
+void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
   const DuplicateCall& call = *offer->duplicate;
-  const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(session, call.chunks);
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) status = TryDuplicate(*session.job, call, *indices);
   bool moves = !status.has_value();
-  if (moves) Grow(*session.job, Tier::kHost);
+  if (moves) state_.Grow(*session.job, Tier::kHost);
   for (size_t i = 0; !moves && status->ok() && i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    const Chunk& chunk = chunks_[index];
+    const Chunk& chunk = core_.chunks[index];
     if (chunk.common != nullptr) continue;
     if (!IsUnused(index)) {
       status = absl::AbortedError(
@@ -161,17 +162,17 @@ void EngineState::EndDuplicating(Session& session, const std::shared_ptr<Offer>&
     }
     moves = chunk.copies.flight != nullptr || !chunk.valid_at(Tier::kHost);
   }
-  if (status.has_value() && !status->ok()) return Refuse(call.call, *status);
+  if (status.has_value() && !status->ok()) return core_.Refuse(call.call, *status);
   if (moves) return WaitToDuplicate(session, offer);
   Duplicate(session, call, *indices);
 }
 
 // REQUIRES: those of the chunks that have a content of their own are unused, and in host memory.
-void EngineState::Duplicate(Session& session, const DuplicateCall& event,
-                            const std::vector<ChunkIndex>& indices) {
+void Sharing::Duplicate(Session& session, const DuplicateCall& event,
+                        const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   for (size_t i = 0; i < indices.size(); ++i) {
-    if (chunks_[indices[i]].common != nullptr) continue;
+    if (core_.chunks[indices[i]].common != nullptr) continue;
     WithdrawOffer(session, event.chunks[i]);
     HoldInCommon(job, indices[i]);
   }
@@ -179,26 +180,26 @@ void EngineState::Duplicate(Session& session, const DuplicateCall& event,
   made.chunks.reserve(event.copies * indices.size());
   for (uint32_t copy = 0; copy < event.copies; ++copy) {
     for (const ChunkIndex index : indices) {
-      const ChunkIndex duplicate = AddReader(job, index, *chunks_[index].common);
-      chunks_[duplicate].owner = session.id;
-      chunks_[duplicate].version = chunks_[index].version;
-      MarkDirty(duplicate);
-      made.chunks.push_back(IdOf(duplicate));
+      const ChunkIndex duplicate = AddReader(job, index, *core_.chunks[index].common);
+      core_.chunks[duplicate].owner = session.id;
+      core_.chunks[duplicate].version = core_.chunks[index].version;
+      core_.MarkDirty(duplicate);
+      made.chunks.push_back(core_.IdOf(duplicate));
     }
   }
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
-  sessions_.Remember(session, event.request_id, kDuplicateKind, reply);
-  Emit(std::move(reply));
+  core_.sessions.Remember(session, event.request_id, kDuplicateKind, reply);
+  core_.Emit(std::move(reply));
 }
 
 // What the chunk holds in host memory becomes a content, which it reads from now on. Its home is
 // free. The copy at the device stays.
-void EngineState::HoldInCommon(Job& job, ChunkIndex index) {
-  UnlinkShadow(index);
-  ForgetWishes(index);
-  Chunk& chunk = chunks_[index];
+void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
+  state_.UnlinkShadow(index);
+  state_.ForgetWishes(index);
+  Chunk& chunk = core_.chunks[index];
   MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies.flight && !chunk.pinned());
   job.duplicated.job = &job;
   CommonContent& content = job.duplicated.AddWhole(std::move(chunk.slot(Tier::kHost)));
@@ -211,11 +212,11 @@ void EngineState::HoldInCommon(Job& job, ChunkIndex index) {
   chunk.common = &content;
   chunk.of_readers = content.readers.Take();
   chunk.of_common = job.common.Take();
-  MarkDirty(index);
-  Rank(index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  core_.MarkDirty(index);
+  state_.Rank(index);
+  for (const Tier tier : kMemoryTiers) state_.UpdateVictim(index, tier);
   // The room of a smaller limit of leases is that of the chunk.
-  ScheduleRoomCheck(job, Tier::kHost);
+  core_.ScheduleRoomCheck(job, Tier::kHost);
 }
 
 }  // namespace memtide

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -23,7 +23,7 @@ constexpr uint32_t kMostInPart = 8;
 
 }  // namespace
 
-absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& event) const {
+absl::Status Sharing::CheckOffer(const Session& session, const OfferCall& event) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -34,42 +34,42 @@ absl::Status EngineState::CheckOffer(const Session& session, const OfferCall& ev
     return absl::FailedPreconditionError(
         "contents are shared in host memory, and the job has no share of it");
   }
-  if (draining_) {
+  if (core_.draining) {
     return absl::UnavailableError("the memtide daemon is draining and shares no more contents");
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
-  const size_t chunks = std::min<size_t>(event.chunks.size(), options_.limits.chunks_per_call);
-  return CheckWaiting(session, chunks + 2 * MostInPart(job));
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
+  const size_t chunks = std::min<size_t>(event.chunks.size(), core_.options.limits.chunks_per_call);
+  return state_.CheckWaiting(session, chunks + 2 * MostInPart(job));
 }
 
-uint32_t EngineState::MostInPart(const Job& job) const {
+uint32_t Sharing::MostInPart(const Job& job) const {
   return std::min(kMostInPart, job.LeaseLimit(Tier::kHost));
 }
 
-void EngineState::On(const OfferCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+void Sharing::On(const OfferCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   absl::Status status = CheckOffer(*session, event);
-  const absl::StatusOr<std::vector<ChunkIndex>> indices = Resolve(*session, event.chunks);
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (status.ok()) status = indices.status();
   if (event.repeats && session->job != nullptr && session->job->shares_contents()) {
     status = absl::FailedPreconditionError("ranks of one job share what they write by themselves");
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   if (event.repeats) {
     RepeatOffer(*session, *indices);
     Reply reply;
     reply.call = event.call;
     reply.value = OfferReply();
-    return Emit(std::move(reply));
+    return core_.Emit(std::move(reply));
   }
   auto offer = std::make_shared<Offer>();
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = now_ + kOfferPatience;
+  offer->patience = core_.now + kOfferPatience;
   for (uint32_t i = 0; i < event.chunks.size(); ++i) {
-    const Chunk& chunk = chunks_[(*indices)[i]];
+    const Chunk& chunk = core_.chunks[(*indices)[i]];
     if (chunk.common != nullptr) {
       offer->reply.shared.push_back(i);
       continue;
@@ -88,35 +88,36 @@ void EngineState::On(const OfferCall& event) {
 
 // What was never written has no bytes to share, and what a step writes will not stay, unless others
 // make the same step.
-bool EngineState::IsOfferable(const Chunk& chunk) {
+bool IsOfferable(const Chunk& chunk) {
   const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
-  return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || IsRepeated(chunk));
+  return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());
 }
 
 // Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
-void EngineState::GoOn(const std::shared_ptr<Offer>& offer) {
+void Sharing::GoOn(const std::shared_ptr<Offer>& offer) {
   offer->of_session.End();
   if (offer->duplicate.has_value()) return StartDuplicating(offer);
-  Session& session = *sessions_.Find(offer->session);
+  Session& session = *core_.sessions.Find(offer->session);
   if (StartHashing(session, offer) || StartSharing(session, offer)) return;
-  if (offer->open.empty() || now_ >= offer->patience || draining_) return AnswerOffer(*offer);
+  if (offer->open.empty() || core_.now >= offer->patience || core_.draining)
+    return AnswerOffer(*offer);
   offer->of_session = session.waiting_calls.Take();
   offers_.push_back(offer);
 }
 
 // False: all digests are known.
-bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Sharing::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
   ContentWork work;
   std::vector<ChunkIndex> chunks;
   std::vector<Offer::Item> later;
   for (Offer::Item& item : offer->open) {
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
     if (!index.has_value()) continue;  // It was freed.
-    if (chunks_[*index].Writer().has_value()) {
+    if (core_.chunks[*index].Writer().has_value()) {
       offer->reply.leased.push_back(item.number);
       continue;
     }
-    item.version = chunks_[*index].version;
+    item.version = core_.chunks[*index].version;
     const auto known = session.offered.find(item.id);
     const bool is_known = known != session.offered.end() && known->second.version == item.version;
     if (is_known || chunks.size() >= MostInPart(*session.job)) {
@@ -135,13 +136,13 @@ bool EngineState::StartHashing(Session& session, const std::shared_ptr<Offer>& o
 }
 
 // Starts a part that compares and copies chunks of the offer. False: there are none for it now.
-bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Sharing::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
   CommonContents& contents = CommonsOf(session);
   const uint32_t most = MostInPart(*session.job);
   std::vector<Offer::Item> open, lacking;
   open.swap(offer->open);
   for (Offer::Item& item : open) {
-    const ChunkIndex index = *Find(session, item.id);
+    const ChunkIndex index = *core_.ids.Find(session, item.id);
     const Digest digest = session.offered.at(item.id).digest;
     CommonContent* content = contents.Find(digest);
     if (content == nullptr && !contents.IsOfferedByOthers(digest, session.id)) continue;
@@ -154,7 +155,7 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
       offer->open.push_back(item);
       continue;
     }
-    if (chunks_.live() >= options_.limits.chunks) continue;
+    if (core_.chunks.live() >= core_.options.limits.chunks) continue;
     item.is_copied = content == nullptr;
     if (content == nullptr) content = MakeContent(session, contents, digest);
     if (content == nullptr) {
@@ -174,7 +175,8 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
                         [](const Offer::Item& item) { return !item.is_copied; });
   ContentWork work;
   std::vector<ChunkIndex> chunks;
-  for (const Offer::Item& item : offer->in_part) chunks.push_back(*Find(session, item.id));
+  for (const Offer::Item& item : offer->in_part)
+    chunks.push_back(*core_.ids.Find(session, item.id));
   size_t first_written = chunks.size();
   for (uint32_t i = 0; i < offer->in_part.size(); ++i) {
     const Offer::Item& item = offer->in_part[i];
@@ -187,28 +189,28 @@ bool EngineState::StartSharing(Session& session, const std::shared_ptr<Offer>& o
   return true;
 }
 
-void EngineState::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
-                            std::vector<ChunkIndex> chunks, size_t first_written) {
+void Sharing::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
+                        std::vector<ChunkIndex> chunks, size_t first_written) {
   RunStep run;
   run.contents = std::make_shared<const ContentWork>(std::move(work));
   run.offer = offer;
-  const CallId call = offer->repeats ? OwnCall() : offer->call;
-  Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
-  const auto waiting = waiters_.find(call);
-  if (!offer->repeats || waiting == waiters_.end() || waiting->second->admitted) return;
+  const CallId call = offer->repeats ? CallId(kFirstOwnCall + next_own_call_++) : offer->call;
+  state_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
+  const auto waiting = core_.waiters.find(call);
+  if (!offer->repeats || waiting == core_.waiters.end() || waiting->second->admitted) return;
   const std::vector<Offer::Item> items = offer->in_part;
   Fail(*waiting->second, absl::UnavailableError("there is no room now"));
   PutOff(session, items);
 }
 
-void EngineState::EndOffer(Offer& offer, const absl::Status& why) {
+void Sharing::EndOffer(Offer& offer, const absl::Status& why) {
   DropReaders(offer);
-  offer.repeats ? EndOwnOffer(offer.session) : Refuse(offer.call, why);
+  offer.repeats ? EndOwnOffer(offer.session) : core_.Refuse(offer.call, why);
 }
 
-void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
+void Sharing::EndOfferPart(const RunningStep& step, const StepDone& event) {
   Offer& offer = *step.offer;
-  Session* const session = sessions_.Find(step.owner);
+  Session* const session = core_.sessions.Find(step.owner);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
@@ -222,38 +224,38 @@ void EngineState::EndOfferPart(const RunningStep& step, const StepDone& event) {
   GoOn(step.offer);
 }
 
-void EngineState::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
+void Sharing::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
   CommonContents& contents = CommonsOf(session);
   MEMTIDE_CHECK(result.digests.size() == offer.in_part.size());
   for (size_t i = 0; i < offer.in_part.size(); ++i) {
     const Offer::Item& item = offer.in_part[i];
-    if (!Find(session, item.id).has_value()) continue;
+    if (!core_.ids.Find(session, item.id).has_value()) continue;
     const auto [known, is_new] = session.offered.try_emplace(item.id);
     const Digest& digest = result.digests[i];
     if (!is_new) contents.Withdraw(known->second.digest, session.id, item.id);
     known->second = {item.version, digest};
     contents.Offer(digest, session.id, item.id);
-    if (offer.repeats) CountOffer(chunks_[*Find(session, item.id)]);
+    if (offer.repeats) CountOffer(core_.chunks[*core_.ids.Find(session, item.id)]);
     offer.open.push_back(item);
   }
   offer.in_part.clear();
 }
 
-void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
+void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
-    CommonContent& content = *chunks_[item.reader].common;
+    CommonContent& content = *core_.chunks[item.reader].common;
     if (item.is_copied) {
       content.whole = true;
       OfferAlike(session, content.digest);
     }
     const bool is_equal = item.is_copied || result.are_equal[compared++];
     if (!is_equal) {
-      ++counters_.digests_collided;
+      ++core_.counters.digests_collided;
       continue;
     }
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
-    if (!index.has_value() || chunks_[*index].version != item.version) continue;
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
+    if (!index.has_value() || core_.chunks[*index].version != item.version) continue;
     if (!MayBecomeCommon(*index)) {
       offer.reply.leased.push_back(item.number);
       continue;
@@ -261,24 +263,24 @@ void EngineState::EndSharing(Session& session, Offer& offer, const ContentResult
     KeepAtDevice(*index, item.reader);
     BecomeCommon(*index, item.reader);
     // The bytes are the same: step parts that have read them count.
-    chunks_[*index].version = item.version;
-    chunks_[*index].offers_in_vain = 0;
+    core_.chunks[*index].version = item.version;
+    core_.chunks[*index].offers_in_vain = 0;
     offer.reply.shared.push_back(item.number);
-    ++counters_.contents_shared;
+    ++core_.counters.contents_shared;
   }
   DropReaders(offer);
 }
 
 // The entries that were made for the part go, with what chunks held before they became common.
-void EngineState::DropReaders(Offer& offer) {
+void Sharing::DropReaders(Offer& offer) {
   for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
-    if (item.reader != kNoChunk && chunks_[item.reader].live()) FreeChunk(item.reader);
+    if (item.reader != kNoChunk && core_.chunks[item.reader].live()) state_.FreeChunk(item.reader);
   }
   offers_due_ = true;
 }
 
-void EngineState::AnswerOffer(Offer& offer) {
-  const Session& session = *sessions_.Find(offer.session);
+void Sharing::AnswerOffer(Offer& offer) {
+  const Session& session = *core_.sessions.Find(offer.session);
   const Job& job = *session.job;
   const bool shares = !offer.reply.shared.empty();
   if (offer.repeats) {
@@ -289,31 +291,34 @@ void EngineState::AnswerOffer(Offer& offer) {
     std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
     std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
     reply.value = std::move(offer.reply);
-    Emit(std::move(reply));
+    core_.Emit(std::move(reply));
   }
   const Share& host = job.share(Tier::kHost);
   if (shares && job.work == Tier::kHost) {
-    SendBudget(session.id, host.slots().size(), host.most_slots());
+    state_.SendBudget(session.id, host.slots().size(), host.most_slots());
   }
   MaybeEndHiddenJob(CommonsOf(session));
 }
 
 // Contents were made or have gone, or there is memory. Serves only a few offers, because one event
 // must not examine all that wait: the next Tick goes on with the others.
-void EngineState::RetryOffers() {
+bool Sharing::RetryOffers() {
+  if (core_.work.TakeMovement() && std::exchange(await_transfers_, false)) offers_due_ = true;
+  if (!offers_due_) return false;
   offers_due_ = false;
   size_t looks = 0;
-  for (size_t count = offers_.size(); count > 0 && looks < options_.limits.chunks_per_call;
+  for (size_t count = offers_.size(); count > 0 && looks < core_.options.limits.chunks_per_call;
        --count) {
     const std::shared_ptr<Offer> offer = offers_.front();
     offers_.pop_front();
     looks += offer->open.size();
     GoOn(offer);
   }
+  return true;
 }
 
 // The session ends, and with it its offers that wait.
-void EngineState::EndOffers(Session& session, const absl::Status& why) {
+void Sharing::EndOffers(Session& session, const absl::Status& why) {
   std::deque<std::shared_ptr<Offer>> others;
   for (const std::shared_ptr<Offer>& offer : std::exchange(offers_, {})) {
     if (offer->session != session.id) {
@@ -328,17 +333,17 @@ void EngineState::EndOffers(Session& session, const absl::Status& why) {
 }
 
 // The chunk is freed.
-void EngineState::WithdrawOffer(Session& session, ChunkId id) {
+void Sharing::WithdrawOffer(Session& session, ChunkId id) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end()) return;
   CommonsOf(session).Withdraw(known->second.digest, session.id, id);
   session.offered.erase(known);
 }
 
-void EngineState::WithdrawOffers(Session& session) {
+void Sharing::WithdrawOffers(Session& session) {
   if (session.job == nullptr) return;
-  const auto found = commons_.find({session.uid, session.job->chunk_size});
-  if (found == commons_.end()) return;
+  const auto found = core_.commons.find({session.uid, session.job->chunk_size});
+  if (found == core_.commons.end()) return;
   CommonContents& contents = found->second;
   for (const auto& [id, offered] : std::exchange(session.offered, {})) {
     contents.Withdraw(offered.digest, session.id, id);

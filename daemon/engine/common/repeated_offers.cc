@@ -8,7 +8,7 @@
 // were written.
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -20,83 +20,86 @@ constexpr size_t kMostInOwnOffer = 4;
 // A chunk that was offered so often, and had nothing in common with another, is offered no more.
 constexpr uint8_t kMostInVain = 16;
 
-// Calls of clients have smaller ids.
-constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
-
 }  // namespace
 
-bool EngineState::IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
-CallId EngineState::OwnCall() { return CallId(kFirstOwnCall + next_own_call_++); }
-
 // REQUIRES: the session may offer the chunks.
-void EngineState::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
+void Sharing::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
   for (const ChunkIndex index : indices) {
-    chunks_[index].repeats_offer = true;
+    core_.chunks[index].repeats_offer = true;
     OfferLater(session, index);
   }
 }
 
-void EngineState::OfferLater(Session& session, ChunkIndex index) {
-  session.to_offer.insert(IdFor(index, session.id));
+void Sharing::OfferLater(Session& session, ChunkIndex index) {
+  session.to_offer.insert(core_.ids.IdFor(index, session.id));
   repeats_due_.insert(session.id);
 }
 
 // Nothing uses the chunk any more.
-void EngineState::OfferUnpinned(ChunkIndex index) {
-  const Chunk& chunk = chunks_[index];
+void Sharing::On(const ChunkUnpinned& signal) {
+  const ChunkIndex index = signal.chunk;
+  const Chunk& chunk = core_.chunks[index];
   if (!chunk.repeats_offer || chunk.common != nullptr || !chunk.live()) return;
   // Jobs with repeated offers have one session.
-  for (const SessionId id : chunk.job->sessions) OfferLater(*sessions_.Find(id), index);
+  for (const SessionId id : chunk.job->sessions) OfferLater(*core_.sessions.Find(id), index);
 }
 
-// The session has leased the chunk for writing.
-void EngineState::NoteWritten(Session& session, ChunkIndex index) {
-  if (chunks_[index].repeats_offer) session.to_revoke.insert(IdFor(index, session.id));
+void Sharing::On(const ContentWritten& signal) {
+  Session* const session = core_.sessions.Find(signal.session);
+  if (session == nullptr || session->job == nullptr) return;
+  if (signal.was_common) WithdrawOffer(*session, signal.chunk);
+  const absl::optional<ChunkIndex> index = core_.ids.Find(*session, signal.chunk);
+  if (index.has_value() && core_.chunks[*index].repeats_offer) {
+    session->to_revoke.insert(signal.chunk);
+  }
 }
 
-void EngineState::RevokeForOffers(Session& session) {
+void Sharing::RevokeForOffers(Session& session) {
   Revoke revoke;
   revoke.session = session.id;
   for (const ChunkId id : std::exchange(session.to_revoke, {})) {
-    const absl::optional<ChunkIndex> index = Find(session, id);
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, id);
     if (!index.has_value()) continue;
-    const Pin* const pin = chunks_[*index].FindPin(session.id);
+    const Pin* const pin = core_.chunks[*index].FindPin(session.id);
     if (pin == nullptr || !pin->granted()) {
       session.to_offer.insert(id);
       continue;
     }
     revoke.chunks.push_back(id);
     if (revoke.chunks.size() < kMaxRevokedChunks) continue;
-    ++counters_.revokes;
-    Emit(std::exchange(revoke, Revoke{session.id, 0, {}}));
+    ++core_.counters.revokes;
+    core_.Emit(std::exchange(revoke, Revoke{session.id, 0, {}}));
   }
   if (revoke.chunks.empty()) return;
-  ++counters_.revokes;
-  Emit(std::move(revoke));
+  ++core_.counters.revokes;
+  core_.Emit(std::move(revoke));
 }
 
-void EngineState::TickRepeatedOffers() {
+void Sharing::TickOffers() {
+  offers_due_ = !offers_.empty();
   std::vector<SessionId> holders;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.sessions) {
     if (!session.to_revoke.empty()) holders.push_back(id);
   }
-  for (const SessionId id : holders) RevokeForOffers(*sessions_.Find(id));
-  for (const auto& [id, session] : sessions_) {
+  for (const SessionId id : holders) RevokeForOffers(*core_.sessions.Find(id));
+  for (const auto& [id, session] : core_.sessions) {
     if (!session.to_offer.empty()) repeats_due_.insert(id);
   }
 }
 
-void EngineState::StartOwnOffers() {
+bool Sharing::StartOwnOffers() {
+  if (repeats_due_.empty()) return false;
   for (const SessionId id : std::exchange(repeats_due_, {})) {
-    Session* const session = sessions_.Find(id);
-    const bool may_offer = session != nullptr && session->job != nullptr && !draining_;
+    Session* const session = core_.sessions.Find(id);
+    const bool may_offer = session != nullptr && session->job != nullptr && !core_.draining;
     if (may_offer && !session->repeats_offers) StartOwnOffer(*session);
   }
+  return true;
 }
 
 // Whether another session has offered what the chunk had when it was last offered, or the chunk has
 // changed since.
-bool EngineState::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
+bool Sharing::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end() || known->second.version != chunk.version) return true;
   CommonContents& contents = CommonsOf(session);
@@ -104,20 +107,20 @@ bool EngineState::IsWorthOffering(const Session& session, ChunkId id, const Chun
   return contents.Find(digest) != nullptr || contents.IsOfferedByOthers(digest, session.id);
 }
 
-void EngineState::StartOwnOffer(Session& session) {
+void Sharing::StartOwnOffer(Session& session) {
   // The next Tick tries again.
-  if (!CheckWaiting(session, kMostInOwnOffer + 2 * MostInPart(*session.job)).ok()) return;
+  if (!state_.CheckWaiting(session, kMostInOwnOffer + 2 * MostInPart(*session.job)).ok()) return;
   auto offer = std::make_shared<Offer>();
   offer->repeats = true;
   offer->session = session.id;
-  offer->patience = now_ + kOfferPatience;
+  offer->patience = core_.now + kOfferPatience;
   while (!session.to_offer.empty() && offer->open.size() < kMostInOwnOffer) {
     Offer::Item item;
     item.id = *session.to_offer.begin();
     session.to_offer.erase(session.to_offer.begin());
-    const absl::optional<ChunkIndex> index = Find(session, item.id);
-    if (!index.has_value() || !chunks_[*index].repeats_offer) continue;
-    const Chunk& chunk = chunks_[*index];
+    const absl::optional<ChunkIndex> index = core_.ids.Find(session, item.id);
+    if (!index.has_value() || !core_.chunks[*index].repeats_offer) continue;
+    const Chunk& chunk = core_.chunks[*index];
     if (!IsOfferable(chunk) || !IsWorthOffering(session, item.id, chunk)) continue;
     if (MayBecomeCommon(*index)) {
       offer->open.push_back(item);
@@ -133,42 +136,42 @@ void EngineState::StartOwnOffer(Session& session) {
   GoOn(offer);
 }
 
-void EngineState::CountOffer(Chunk& chunk) {
+void CountOffer(Chunk& chunk) {
   if (++chunk.offers_in_vain >= kMostInVain) chunk.repeats_offer = false;
 }
 
 // The part of an own offer was not admitted, so that its chunks are offered again after a Tick.
-void EngineState::PutOff(Session& session, const std::vector<Offer::Item>& items) {
+void Sharing::PutOff(Session& session, const std::vector<Offer::Item>& items) {
   for (const Offer::Item& item : items) session.to_offer.insert(item.id);
   repeats_due_.erase(session.id);
 }
 
-void EngineState::EndOwnOffer(SessionId id) {
-  Session* const session = sessions_.Find(id);
+void Sharing::EndOwnOffer(SessionId id) {
+  Session* const session = core_.sessions.Find(id);
   if (session == nullptr) return;
   session->repeats_offers = false;
   if (!session->to_offer.empty()) repeats_due_.insert(id);
 }
 
 // A session offers what others have offered, too, or a content is whole that has the digest.
-void EngineState::OfferAlike(const Session& session, const Digest& digest) {
+void Sharing::OfferAlike(const Session& session, const Digest& digest) {
   const CommonContents::Offers* const offers = CommonsOf(session).OffersOf(digest);
   if (offers == nullptr) return;
   for (const auto& [id, chunks] : *offers) {
     if (id == session.id) continue;
-    Session& other = *sessions_.Find(id);
+    Session& other = *core_.sessions.Find(id);
     for (const ChunkId chunk : chunks) {
-      const absl::optional<ChunkIndex> index = Find(other, chunk);
-      if (index.has_value() && chunks_[*index].repeats_offer) OfferLater(other, *index);
+      const absl::optional<ChunkIndex> index = core_.ids.Find(other, chunk);
+      if (index.has_value() && core_.chunks[*index].repeats_offer) OfferLater(other, *index);
     }
   }
 }
 
 // What the device has is the content that the chunk is about to read instead of its own, so that
 // the copy stays there. REQUIRES: neither is pinned.
-void EngineState::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
-  Chunk& from = chunks_[index];
-  Chunk& to = chunks_[reader];
+void Sharing::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
+  Chunk& from = core_.chunks[index];
+  Chunk& to = core_.chunks[reader];
   if (!from.valid_at(Tier::kDevice) || from.copies.flight != nullptr) return;
   constexpr int kDevice = static_cast<int>(Tier::kDevice);
   to.slot(Tier::kDevice) = std::exchange(from.slot(Tier::kDevice), Slot());

@@ -9,7 +9,7 @@ namespace memtide {
 
 // One event learns all that a call reports, so that the reports are limited.
 absl::Status EngineState::CheckMoments(const std::vector<MomentReport>& moments) const {
-  const Limits& limits = options_.limits;
+  const Limits& limits = core_.options.limits;
   size_t uses = 0, ends = 0;
   for (const MomentReport& moment : moments) {
     uses += moment.uses.size();
@@ -26,12 +26,12 @@ absl::Status EngineState::CheckMoments(const std::vector<MomentReport>& moments)
 }
 
 void EngineState::On(const ReportCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   const absl::Status status = CheckMoments(event.moments);
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   Learn(*session, event.moments);
-  Answer(event.call);
+  core_.Answer(event.call);
 }
 
 void EngineState::Learn(const Session& session, const std::vector<MomentReport>& moments,
@@ -44,16 +44,16 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
   size_t uses = 0;
   for (const MomentReport& moment : moments) {
     if (!moment.continues) {
-      job.trace.Begin(now_, moment);
+      job.trace.Begin(core_.now, moment);
       job.own_host = moment.own_host;
       job.own_host_peak = std::max(job.own_host_peak, moment.own_host);
     }
     uses += moment.uses.size();
     for (const UseReport& use : moment.uses) {
-      const absl::optional<ChunkIndex> index = Find(session, use.chunk);
+      const absl::optional<ChunkIndex> index = core_.ids.Find(session, use.chunk);
       // The chunk was freed after its use, or the client sent a wrong id.
       if (!index.has_value()) continue;
-      const Member member = chunks_[*index].member;
+      const Member member = core_.chunks[*index].member;
       const bool writes = use.access == Access::kWrite;
       job.trace.Use(member, writes ? TracedOperation::kWrite : TracedOperation::kRead);
       if (by == UsedBy::kPart) {
@@ -61,14 +61,14 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
       } else {
         job.forecast.Use(member, clock, writes);
       }
-      chunks_[*index].prefetched_to.Clear();
+      core_.chunks[*index].prefetched_to.Clear();
     }
     if (!moment.ends_iteration) continue;
     EndIteration(job, clock);
     job.trace.EndIteration();
   }
   const AccessPredictor::Changes changes = job.forecast.TakeChanges(uses);
-  if (!options_.placement->follows_predictions()) return;
+  if (!core_.options.placement->follows_predictions()) return;
   // A use changes the order of a few chunks; a new prediction changes that of all.
   if (changes.all) {
     for (const ChunkIndex index : job.members) {
@@ -86,28 +86,28 @@ void EngineState::Learn(const Session& session, const std::vector<MomentReport>&
 void EngineState::EndIteration(Job& job, uint64_t clock) {
   if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.work)) return;
   const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
-  ++counters_.iterations;
+  ++core_.counters.iterations;
   // The peak of this iteration predicts that of the next one (decision 17).
   job.own_host_predicted = std::exchange(job.own_host_peak, job.own_host);
   if (!was.misprediction) return;
-  ++counters_.iteration_mispredictions;
+  ++core_.counters.iteration_mispredictions;
   ++job.mispredictions;
   // Only the mispredictions number 1, 2, 4, 8 and so on are logged.
   if ((job.mispredictions & (job.mispredictions - 1)) != 0) return;
-  Emit(Misprediction{job.id, job.name, job.mispredictions, was.number, was.uses, was.expected,
-                     was.as_expected, was.remembered});
+  core_.Emit(Misprediction{job.id, job.name, job.mispredictions, was.number, was.uses, was.expected,
+                           was.as_expected, was.remembered});
 }
 
 uint64_t EngineState::ClockOf(const Job& job) const {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(now_.time_since_epoch() - job.stalled)
-          .count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   core_.now.time_since_epoch() - job.stalled)
+                                   .count());
 }
 
 // nullopt: no plan is possible. Optimizer steps use chunks on another tier and exchange their
 // contents, which plans do not model.
 absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) const {
-  if (!options_.placement->works_ahead() || job.committed_step > 0 || job.work == job.home) {
+  if (!core_.options.placement->works_ahead() || job.committed_step > 0 || job.work == job.home) {
     return absl::nullopt;
   }
   ResidencyPlan::Slots slots;
@@ -122,7 +122,7 @@ absl::optional<ResidencyPlan::Slots> EngineState::SlotsToPlan(const Job& job) co
 // replace the present content, and no use of it is predicted before.
 bool EngineState::IsSuperseded(const Chunk& chunk) const {
   if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
-      chunks_[chunk.counterpart].copies.valid.empty())
+      core_.chunks[chunk.counterpart].copies.valid.empty())
     return false;
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
@@ -134,16 +134,16 @@ VirtualTime EngineState::NextUseOfContent(const Chunk& chunk) const {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   const VirtualTime own = predictor.NextUse(chunk.member);
   if (!chunk.is_shadow || chunk.copies.valid.empty() || own < predictor.iteration_end()) return own;
-  return predictor.UseAfterIteration(chunks_[chunk.counterpart].member);
+  return predictor.UseAfterIteration(core_.chunks[chunk.counterpart].member);
 }
 
 // The chunk with the content that the member is predicted to use at `time`.
 ChunkIndex EngineState::IndexWanted(const Job& job, Member member, VirtualTime time) const {
   const ChunkIndex index = job.members[member];
-  if (index == kNoChunk || !chunks_[index].live()) return kNoChunk;
+  if (index == kNoChunk || !core_.chunks[index].live()) return kNoChunk;
   const bool later =
-      time >= job.forecast.predictor().iteration_end() && IsSuperseded(chunks_[index]);
-  return later ? chunks_[index].counterpart : index;
+      time >= job.forecast.predictor().iteration_end() && IsSuperseded(core_.chunks[index]);
+  return later ? core_.chunks[index].counterpart : index;
 }
 
 // The place of the copy at the tier in the order of the placement policy.
@@ -159,12 +159,12 @@ VirtualTime EngineState::RankOf(const Chunk& chunk, Tier tier) {
                     : only               ? predictor.now()
                                          : predictor.iteration_end();
   }
-  return options_.placement->RankOf(copy);
+  return core_.options.placement->RankOf(copy);
 }
 
 // Enters the chunk into the eviction queues again, with its present cost and next use.
 void EngineState::Rank(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   for (const Tier tier : kMemoryTiers) {
     if (!chunk.job->share(tier).exists()) continue;
     TierQueues& queues = chunk.job->tier(tier);
@@ -185,7 +185,7 @@ bool EngineState::MayLeave(const Chunk& chunk, Tier tier) const {
 }
 
 void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   TierQueues& queues = chunk.job->tier(tier);
   if (!chunk.job->share(tier).exists() || tier == Tier::kSsd) return;
   const bool held = IsPinnedAt(chunk, tier);
@@ -202,7 +202,7 @@ void EngineState::UpdateVictim(ChunkIndex index, Tier tier) {
   if (may_leave == queues.victims.Contains(chunk.member)) return;
   if (!may_leave) return queues.victims.Remove(chunk.member);
   queues.victims.Add({chunk.member, CostOf(chunk, tier), RankOf(chunk, tier)});
-  ScheduleRoomCheck(*chunk.job, tier);
+  core_.ScheduleRoomCheck(*chunk.job, tier);
 }
 
 // nullopt: the plan does not cover the chunk.
@@ -224,7 +224,7 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
     return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;
   }
   // The content is freed before it is read: dropping it costs as much as dropping a clean copy.
-  const bool discounts = options_.placement->discounts_dead_content();
+  const bool discounts = core_.options.placement->discounts_dead_content();
   if (discounts && value == EvictionCost::kOnly &&
       chunk.job->forecast.predictor().IsFreedNext(chunk.member)) {
     value = EvictionCost::kClean;
@@ -242,13 +242,13 @@ EvictionCost EngineState::CostOf(const Chunk& chunk, Tier tier) const {
 
 void EngineState::AddEvictionHints(const Session& session, FetchReply* reply) const {
   const Job& job = *session.job;
-  if (!options_.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
+  if (!core_.options.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
   size_t seen = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
-    for (const Pin& pin : chunks_[index].pins) {
+    for (const Pin& pin : core_.chunks[index].pins) {
       if (pin.session != session.id || !pin.granted()) continue;
-      reply->eviction_hints.push_back(IdFor(index, session.id));
+      reply->eviction_hints.push_back(core_.ids.IdFor(index, session.id));
     }
     // Chunks that other sessions lease give no hint, so the search is bounded, too.
     return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;

@@ -31,20 +31,20 @@ bool HasIdleLink(const LinkClocks& links, Tier tier) {
 }  // namespace
 
 void EngineState::SchedulePrefetch(Job& job) {
-  if (!options_.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
-  work_.AddPrefetch(job.listed_work);
+  if (!core_.options.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
+  core_.work.AddPrefetch(job.listed_work);
 }
 
 // Runs after all else has settled: one chunk at a time, because each changes which chunks the next
 // may displace.
 bool EngineState::PrefetchOrWriteBack() {
-  while (Job* const job = work_.prefetching()) {
+  while (Job* const job = core_.work.prefetching()) {
     if (job->state() == JobState::kRunning) {
       for (const Tier tier : kMemoryTiers) {
         if (Prefetch(*job, tier) || WriteBackEarly(*job, tier)) return true;
       }
     }
-    work_.FinishPrefetch();
+    core_.work.FinishPrefetch();
   }
   return false;
 }
@@ -62,8 +62,9 @@ bool EngineState::Prefetch(Job& job, Tier tier) {
   job.forecast.LookAhead(
       tier, [this, &job, tier](Member member, VirtualTime time) -> absl::optional<bool> {
         const ChunkIndex index = IndexWanted(job, member, time);
-        if (index == kNoChunk || NextUseOfContent(chunks_[index]) != time) return absl::nullopt;
-        return !IsThere(chunks_[index], tier);
+        if (index == kNoChunk || NextUseOfContent(core_.chunks[index]) != time)
+          return absl::nullopt;
+        return !IsThere(core_.chunks[index], tier);
       });
   if (queues.prefetches.value() >= most) return false;
   return job.forecast.PrefetchNext(
@@ -76,7 +77,7 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   using Prefetch = JobForecast::Prefetch;
   const ChunkIndex index = IndexWanted(job, member, time);
   if (index == kNoChunk) return Prefetch::kSkipped;
-  Chunk& chunk = chunks_[index];
+  Chunk& chunk = core_.chunks[index];
   // Later than `time` if a commit before then gives the content to the counterpart.
   const VirtualTime expected = NextUseOfContent(chunk);
   if (expected > time) return Prefetch::kSkipped;
@@ -96,7 +97,7 @@ JobForecast::Prefetch EngineState::TryPrefetch(Job& job, Tier tier, Member membe
   StopPrefetch(chunk);
   job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
   CancelEviction(chunk);
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
   return Prefetch::kStarted;
 }
 
@@ -135,20 +136,21 @@ void EngineState::RevokeFarthest(Job& job, VirtualTime time) {
     // revoked, and without one only those with a later use.
     if (!leaves && (candidate.next_use <= time || job.forecast.has_plan())) return false;
     if (candidate.next_use <= time) return true;
-    Chunk& chunk = chunks_[job.members[candidate.member]];
+    Chunk& chunk = core_.chunks[job.members[candidate.member]];
     if (!chunk.revoke_sent && chunk.waiters.empty()) {
       chunk.revoke_sent = true;
       for (const Pin& pin : chunk.pins) {
-        if (!pin.granted() || sessions_.Find(pin.session) == nullptr) continue;
-        revokes[pin.session].chunks.push_back(IdFor(job.members[candidate.member], pin.session));
+        if (!pin.granted() || core_.sessions.Find(pin.session) == nullptr) continue;
+        revokes[pin.session].chunks.push_back(
+            core_.ids.IdFor(job.members[candidate.member], pin.session));
       }
     }
     return ++revoked < kMaxRevoked;
   });
   for (auto& [session, revoke] : revokes) {
     revoke.session = session;
-    ++counters_.revokes;
-    Emit(std::move(revoke));
+    ++core_.counters.revokes;
+    core_.Emit(std::move(revoke));
   }
 }
 
@@ -163,15 +165,15 @@ bool EngineState::WriteBackEarly(Job& job, Tier tier) {
   const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
   if (!victim.has_value() || victim->cost != leaving) return false;
   const ChunkIndex index = job.members[victim->member];
-  if (chunks_[index].pinned() || chunks_[index].write_back_from.has_value()) return false;
-  const Chunk& chunk = chunks_[index];
+  if (core_.chunks[index].pinned() || core_.chunks[index].write_back_from.has_value()) return false;
+  const Chunk& chunk = core_.chunks[index];
   const bool has_slot = chunk.home == Tier::kHost && chunk.slot(Tier::kHost);
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }
-  if (tier == Tier::kHost && !writes_.MayBegin(now_, WriteOf(index))) return false;
-  chunks_[index].write_back_from = tier;
-  ScheduleChunk(index);
+  if (tier == Tier::kHost && !core_.writes.MayBegin(core_.now, WriteOf(index))) return false;
+  core_.chunks[index].write_back_from = tier;
+  core_.ScheduleChunk(index);
   return true;
 }
 

@@ -4,7 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/inspection.h"
+#include "daemon/engine/inspection/info.h"
 
 namespace memtide {
 
@@ -36,16 +37,16 @@ void Add(const Chunk& chunk, size_t names, std::vector<KindUsage>* kinds) {
 
 }  // namespace
 
-EngineState::ChunkSums EngineState::SumChunks() const {
-  ChunkSums sums{now_, NoUsage(), {}, {}};
-  for (const auto& [id, job] : jobs_) sums.of_jobs.emplace(id, NoUsage());
-  for (const auto& [id, session] : sessions_) {
+Inspection::ChunkSums Inspection::SumChunks() const {
+  ChunkSums sums{core_.now, NoUsage(), {}, {}};
+  for (const auto& [id, job] : core_.jobs) sums.of_jobs.emplace(id, NoUsage());
+  for (const auto& [id, session] : core_.sessions) {
     if (session.job == nullptr || !session.job->shares_contents()) continue;
     sums.of_ranks.emplace(id, RankUse());
   }
   std::set<const CommonContent*> counted;
-  for (uint32_t i = 0; i < chunks_.size(); ++i) {
-    const Chunk& chunk = chunks_[ChunkIndex(i)];
+  for (uint32_t i = 0; i < core_.chunks.size(); ++i) {
+    const Chunk& chunk = core_.chunks[ChunkIndex(i)];
     if (!chunk.live()) continue;
     const Bytes size = chunk.job->chunk_size;
     const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
@@ -79,7 +80,7 @@ EngineState::ChunkSums EngineState::SumChunks() const {
 }
 
 // REQUIRES: chunk_sums_ is set. A job that is younger than it has no chunks in it.
-void EngineState::ListSession(const Session& session, InspectReply* seen) const {
+void Inspection::ListSession(const Session& session, InspectReply* seen) const {
   SessionInfo info;
   info.session = session.id;
   info.uid = session.uid;
@@ -106,68 +107,50 @@ void EngineState::ListSession(const Session& session, InspectReply* seen) const 
   seen->sessions.push_back(std::move(info));
 }
 
-JobInfo EngineState::InfoOf(const Job& job) const {
-  JobInfo info;
-  info.job = job.id;
-  info.uid = job.uid;
-  info.name = job.name;
-  info.state = job.state();
-  info.sessions = static_cast<uint32_t>(job.sessions.size());
-  info.chunks = job.members.live();
-  info.device = job.share(Tier::kDevice).pool().device;
-  for (const Tier tier : kAllTiers) info.bytes[static_cast<int>(tier)] = job.share(tier).bytes();
-  info.age = now_ - job.made_at;
-  info.durable_every = job.snapshots.every;
-  const std::vector<uint64_t>& saved = job.snapshots.saved_steps;
-  if (!saved.empty()) info.durable_step = *std::min_element(saved.begin(), saved.end());
-  if (job.state() == JobState::kLingering) {
-    info.lingers_for = std::max(Duration(0), Duration(job.lingers_until - now_));
-  }
-  return info;
-}
-
 // The chunks come in pages, because a reply with all of them would exceed the largest message.
-void EngineState::ListChunks(const InspectCall& event, InspectReply* seen) const {
-  const size_t most = std::min(event.max_chunks, options_.limits.chunks_per_call);
+void Inspection::ListChunks(const InspectCall& event, InspectReply* seen) const {
+  const size_t most = std::min(event.max_chunks, core_.options.limits.chunks_per_call);
   if (most == 0) return;
-  const size_t end = std::min<size_t>(chunks_.size(), event.first_chunk + kExaminedPerPage);
+  const size_t end = std::min<size_t>(core_.chunks.size(), event.first_chunk + kExaminedPerPage);
   size_t i = event.first_chunk;
   for (; i < end && seen->chunks.size() < most; ++i) {
     const ChunkIndex index(static_cast<uint32_t>(i));
-    if (!chunks_[index].live()) continue;
-    if (event.viewer.value_or(chunks_[index].job->uid) != chunks_[index].job->uid) continue;
-    seen->chunks.push_back(InfoOf(index));
+    if (!core_.chunks[index].live()) continue;
+    if (event.viewer.value_or(core_.chunks[index].job->uid) != core_.chunks[index].job->uid)
+      continue;
+    seen->chunks.push_back(InfoOf(core_, index));
   }
-  if (i < chunks_.size()) seen->next_chunk = static_cast<uint32_t>(i);
+  if (i < core_.chunks.size()) seen->next_chunk = static_cast<uint32_t>(i);
 }
 
-void EngineState::On(const InspectCall& event) {
-  const bool is_old = !chunk_sums_.has_value() || chunks_.size() <= kAlwaysWalked ||
-                      now_ - chunk_sums_->at >= kSumsLast;
+void Inspection::On(const InspectCall& event) {
+  const bool is_old = !chunk_sums_.has_value() || core_.chunks.size() <= kAlwaysWalked ||
+                      core_.now - chunk_sums_->at >= kSumsLast;
   if (is_old) chunk_sums_ = SumChunks();
   const auto is_shown = [&event](uint32_t uid) { return event.viewer.value_or(uid) == uid; };
   InspectReply seen;
-  for (const Pool pool : ledger_.Pools()) {
-    PoolUsage usage = ledger_.Usage(pool);
+  for (const Pool pool : core_.ledger.Pools()) {
+    PoolUsage usage = core_.ledger.Usage(pool);
     if (event.caller) {
-      usage.obtainable = ledger_.MostByQuotas(*event.caller, pool.tier, usage.obtainable);
+      usage.obtainable = core_.ledger.MostByQuotas(*event.caller, pool.tier, usage.obtainable);
     }
     seen.pools.push_back(usage);
   }
   seen.kinds = chunk_sums_->all;
-  seen.counters = counters_;
-  seen.limits = options_.limits;
-  seen.session_count = static_cast<uint32_t>(sessions_.size());
-  seen.chunk_count = chunks_.live();
-  seen.remembered_chunks = sessions_.remembered_chunks();
-  seen.waiting_calls = static_cast<uint32_t>(opens_.size() + waiters_.size() + evicts_.size() +
-                                             steps_.size() + offers_.size());
-  for (const auto& [id, job] : jobs_) {
+  seen.counters = core_.counters;
+  seen.limits = core_.options.limits;
+  seen.session_count = static_cast<uint32_t>(core_.sessions.size());
+  seen.chunk_count = core_.chunks.live();
+  seen.remembered_chunks = core_.sessions.remembered_chunks();
+  seen.waiting_calls =
+      static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
+                            core_.steps.size() + sharing_.waiting_offers());
+  for (const auto& [id, job] : core_.jobs) {
     seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
                                                 job->resize.has_value());
     if (is_shown(job->uid)) {
       // The hidden one is part of those that use it.
-      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(*job));
+      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(core_, *job));
       continue;
     }
     seen.others.jobs += job->contents == nullptr;
@@ -175,20 +158,20 @@ void EngineState::On(const InspectCall& event) {
     seen.others.device_share += job->share(Tier::kDevice).bytes();
     seen.others.host_share += job->share(Tier::kHost).bytes();
   }
-  seen.transfers_in_flight = static_cast<uint32_t>(transfers_.size());
-  seen.draining = draining_;
-  seen.drives = writes_.DriveUse(now_);
-  for (const UserWrites& user : writes_.UserUse(now_)) {
+  seen.transfers_in_flight = static_cast<uint32_t>(core_.transfers.size());
+  seen.draining = core_.draining;
+  seen.drives = core_.writes.DriveUse(core_.now);
+  for (const UserWrites& user : core_.writes.UserUse(core_.now)) {
     seen.users_at_budget += user.is_awaited;
     if (is_shown(user.uid)) seen.users.push_back(user);
   }
-  if (event.past_writes) seen.past_writes = writes_.Past(now_);
-  seen.refuses_sessions = refuses_sessions_;
+  if (event.past_writes) seen.past_writes = core_.writes.Past(core_.now);
+  seen.refuses_sessions = core_.refuses_sessions;
   if (event.jobs) {
-    seen.quotas = ledger_.QuotaUses(event.viewer ? event.caller : absl::nullopt);
-    for (QuotaUse& use : seen.quotas) use.written_last_day = writes_.LastDayOf(now_, use);
+    seen.quotas = core_.ledger.QuotaUses(event.viewer ? event.caller : absl::nullopt);
+    for (QuotaUse& use : seen.quotas) use.written_last_day = core_.writes.LastDayOf(core_.now, use);
   }
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.sessions) {
     if (!is_shown(session.uid)) {
       ++seen.others.sessions;
     } else if (event.sessions) {
@@ -199,29 +182,7 @@ void EngineState::On(const InspectCall& event) {
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(seen);
-  Emit(std::move(reply));
-}
-
-// With kAll the daemon takes no session, job, allocation or resize from now on. Fetches and steps
-// that wait still end as usual.
-void EngineState::On(const DrainCall& event) {
-  if (event.mode != DrainMode::kAll) {
-    refuses_sessions_ = event.mode == DrainMode::kSessions;
-    return Answer(event.call);
-  }
-  draining_ = true;
-  for (const auto& [id, job] : jobs_) {
-    EndResize(*job, absl::UnavailableError("the memtide daemon is draining; the new share holds"));
-  }
-  drain_calls_.push_back(event.call);
-}
-
-// Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
-// so that the daemon may end.
-void EngineState::AnswerDrained() {
-  if (!transfers_.empty() || !waiters_.empty() || !evicts_.empty() || !steps_.empty()) return;
-  for (const CallId call : drain_calls_) Answer(call);
-  drain_calls_.clear();
+  core_.Emit(std::move(reply));
 }
 
 }  // namespace memtide

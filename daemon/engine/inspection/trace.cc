@@ -24,7 +24,7 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   move.chunk = chunk.member.value();
   move.from = from;
   move.to = to;
-  move.start = now_;
+  move.start = core_.now;
   move.moment = chunk.job->trace.moment();
   const bool down = from.has_value() && (!to.has_value() || *to > *from);
   if (down) {
@@ -37,50 +37,6 @@ TracedMove EngineState::Trace(const Chunk& chunk, absl::optional<Tier> from,
   }
   move.next_use_in_moments = MomentsUntilUse(chunk);
   return move;
-}
-
-// A call without a job id means the only job of the viewer that runs. It is refused where several
-// do.
-void EngineState::On(const TraceCall& event) {
-  const Job* found = nullptr;
-  for (const auto& [id, job] : jobs_) {
-    if (job->contents != nullptr) continue;  // It has no chunks.
-    if (event.viewer.value_or(job->uid) != job->uid) continue;
-    if (event.job.value() != 0 ? id != event.job : job->state() != JobState::kRunning) continue;
-    if (found != nullptr) {
-      return Refuse(event.call, absl::InvalidArgumentError(
-                                    "job_id: several jobs are open; name one (see InspectNode)"));
-    }
-    found = job.get();
-  }
-  if (found == nullptr) {
-    return Refuse(event.call,
-                  absl::NotFoundError(event.job.value() == 0
-                                          ? "no job is open"
-                                          : absl::StrCat("there is no job ", event.job.value())));
-  }
-  const Job& job = *found;
-  TraceReply traced;
-  traced.job = job.id;
-  traced.chunk_size = job.chunk_size;
-  const auto slots = [&job](Tier tier) {
-    return job.share(tier).exists() ? job.share(tier).slots().size() : 0;
-  };
-  traced.device_slots = slots(Tier::kDevice);
-  traced.host_slots = slots(Tier::kHost);
-  traced.ssd_slots = slots(Tier::kSsd);
-  for (uint32_t member = 0; member < job.members.size(); ++member) {
-    const ChunkIndex index = job.members[Member(member)];
-    // The reply lists live chunks only, but its moments may have numbers of freed ones.
-    if (index == kNoChunk || !chunks_[index].live()) continue;
-    const Chunk& chunk = chunks_[index];
-    traced.chunks.push_back({member, IdOf(index), chunk.kind, MomentsUntilUse(chunk)});
-  }
-  job.trace.AddTo(&traced);
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(traced);
-  Emit(std::move(reply));
 }
 
 }  // namespace memtide

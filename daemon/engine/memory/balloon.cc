@@ -27,11 +27,11 @@ constexpr Bytes kEnough = GiB(uint64_t{1} << 20);
 }  // namespace
 
 void EngineState::On(const HostMemory& event) {
-  const Bytes reserve = options_.host_reserve;
+  const Bytes reserve = core_.options.host_reserve;
   // Without a reserve there is no balloon.
   if (reserve.IsZero()) return;
   ShareLedger::Rises rises;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     Bytes rise = std::max(job->own_host, job->own_host_predicted) - job->own_host;
     // No iteration has ended, so that nothing predicts the rise, which may be faster than chunks
     // leave.
@@ -39,16 +39,16 @@ void EngineState::On(const HostMemory& event) {
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are
     // taken to be alike.
-    rises[id] = std::min(rise, ledger_.capacity({Tier::kHost})) * job->sessions.size();
+    rises[id] = std::min(rise, core_.ledger.capacity({Tier::kHost})) * job->sessions.size();
   }
-  Apply(ledger_.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
-  const bool balloon = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+  Apply(core_.ledger.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
+  const bool balloon = std::any_of(core_.jobs.begin(), core_.jobs.end(), [](const auto& entry) {
     return entry.second->share(Tier::kHost).balloon() > 0;
   });
   // The log has the beginning and the end of a shortage only.
   if (balloon == machine_short_) return;
   machine_short_ = balloon;
-  Emit(MachineShort{balloon, event.available, reserve});
+  core_.Emit(MachineShort{balloon, event.available, reserve});
 }
 
 // Leases are held at the working tier, so a host pool behind a device changes no budget.
@@ -58,67 +58,67 @@ void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change)
   if (change.tier == Tier::kDevice && !job.share(change.tier).is_elastic()) return;
   for (const SessionId session : job.sessions) {
     // AnswerOpen() will send the budget of that time.
-    if (sessions_.Find(session)->opening) continue;
+    if (core_.sessions.Find(session)->opening) continue;
     SendBudget(session, change.slots, change.most_slots);
   }
 }
 
 void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
-  const Job& job = *sessions_.Find(session)->job;
+  const Job& job = *core_.sessions.Find(session)->job;
   // In host memory, chunks whose content is common are leased beside those that need the job's
   // slots. Duplicates are not counted, as they are about to be written.
   const uint32_t duplicates = std::min(job.common.value(), job.duplicated.readers());
   const uint32_t common = job.work == Tier::kHost ? job.common.value() - duplicates : 0;
-  Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
-                       job.LeaseBudgetOf(most_slots)});
+  core_.Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
+                             job.LeaseBudgetOf(most_slots)});
 }
 
 void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
   if (tier != Tier::kHost || job.home != Tier::kSsd || job.state() == JobState::kEnding) return;
   Share& share = job.share(tier);
   while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
-    const SlotNumber slot = ledger_.ReleaseSlot(share);
+    const SlotNumber slot = core_.ledger.ReleaseSlot(share);
     // Without a balloon the slot goes to another job.
-    if (share.balloon() > 0) counters_.balloon += job.chunk_size;
-    Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size, job.id});
+    if (share.balloon() > 0) core_.counters.balloon += job.chunk_size;
+    core_.Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size, job.id});
   }
 }
 
 void EngineState::DeflateForWaiting(Job& job, Tier tier) {
   const TierQueues& queues = job.tier(tier);
   const absl::optional<ShareLedger::Change> change =
-      ledger_.DeflateFor(job.share(tier), queues.slot_queue.size(), queues.evicting.value());
+      core_.ledger.DeflateFor(job.share(tier), queues.slot_queue.size(), queues.evicting.value());
   if (change.has_value()) Apply(*change);
 }
 
 void EngineState::PopulateNextSlot(Job& job) {
   Share& share = job.share(Tier::kHost);
-  const absl::optional<SlotNumber> slot = ledger_.PopulateSlot(share);
-  if (slot.has_value()) Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size, job.id});
+  const absl::optional<SlotNumber> slot = core_.ledger.PopulateSlot(share);
+  if (slot.has_value()) core_.Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size, job.id});
 }
 
 void EngineState::On(const SlotReleased& event) {
-  const auto found = segments_.find(event.place.region.value());
-  if (found == segments_.end()) return;
+  const auto found = core_.segments.find(event.place.region.value());
+  if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(Tier::kHost);
-  ledger_.SlotReleased(share, share.NumberOf(event.place));
+  core_.ledger.SlotReleased(share, share.NumberOf(event.place));
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
-  ScheduleRoomCheck(job, Tier::kHost);
+  core_.ScheduleRoomCheck(job, Tier::kHost);
   if (WaitsToClaim(job)) AllocateWaiting(job);
 }
 
 void EngineState::On(const SlotPopulated& event) {
-  const auto found = segments_.find(event.place.region.value());
-  if (found == segments_.end()) return;
+  const auto found = core_.segments.find(event.place.region.value());
+  if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(Tier::kHost);
   const SlotNumber slot = share.NumberOf(event.place);
   if (event.status.ok()) {
-    ledger_.SlotPopulated(share, slot);
+    core_.ledger.SlotPopulated(share, slot);
   } else {
     // Not Apply(): a room check now would populate the slot again, without end.
-    const ShareLedger::Change smaller = ledger_.PopulateFailed(share, slot);
+    const ShareLedger::Change smaller = core_.ledger.PopulateFailed(share, slot);
     SendBudgets(job, smaller);
     job.last_error = event.status;
   }
@@ -126,7 +126,7 @@ void EngineState::On(const SlotPopulated& event) {
   // Where the machine has no memory, victims make room for the waiting chunks instead. Without a
   // victim, the next Tick tries again.
   const bool has_victim = job.tier(Tier::kHost).victims.size() > 0;
-  if (event.status.ok() || has_victim) ScheduleRoomCheck(job, Tier::kHost);
+  if (event.status.ok() || has_victim) core_.ScheduleRoomCheck(job, Tier::kHost);
   if (WaitsToClaim(job)) AllocateWaiting(job);
 }
 

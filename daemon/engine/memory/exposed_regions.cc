@@ -38,14 +38,15 @@ absl::Status EngineState::CheckExposed(const Job& job) {
 bool EngineState::CanReplace(const Job& job) const {
   if (job.state() != JobState::kLingering) return false;
   if (job.steps.value() > 0 || job.share(Tier::kHost).pending() > 0) return false;
-  return std::none_of(transfers_.begin(), transfers_.end(),
-                      [&](const auto& transfer) { return chunks_[transfer.second].job == &job; });
+  return std::none_of(core_.transfers.begin(), core_.transfers.end(), [&](const auto& transfer) {
+    return core_.chunks[transfer.second].job == &job;
+  });
 }
 
 void EngineState::ReplaceExposed() {
   for (auto id = exposed_.begin(); id != exposed_.end();) {
-    const auto found = jobs_.find(*id);
-    if (found == jobs_.end() || found->second->state() == JobState::kEnding) {
+    const auto found = core_.jobs.find(*id);
+    if (found == core_.jobs.end() || found->second->state() == JobState::kEnding) {
       id = exposed_.erase(id);
       continue;
     }
@@ -55,45 +56,45 @@ void EngineState::ReplaceExposed() {
       ++id;
       continue;
     }
-    const uint32_t old = *job.exposed_regions.begin(), copy = next_segment_++;
+    const uint32_t old = *job.exposed_regions.begin(), copy = core_.next_segment++;
     const Share& share = job.share(Tier::kHost);
-    segments_.emplace(copy, &job);
-    ledger_.ReplaceSegment(job.share(Tier::kHost), copy);
+    core_.segments.emplace(copy, &job);
+    core_.ledger.ReplaceSegment(job.share(Tier::kHost), copy);
     MakeRegion region{RegionId(copy), share.pool(), job.uid, share.SizeOf(old), job.chunk_size};
     region.persistent = job.persistent;
     region.job = job.id;
     const Share& device = job.share(Tier::kDevice);
     if (device.exists()) region.near_device = device.pool().device;
     region.copy_of = RegionId(old);
-    return Emit(std::move(region));
+    return core_.Emit(std::move(region));
   }
 }
 
 void EngineState::RegionCopied(Job& job, const absl::Status& status) {
   Share& share = job.share(Tier::kHost);
   if (!status.ok()) {
-    segments_.erase(share.replacing());
-    ledger_.ReplacementFailed(share);
+    core_.segments.erase(share.replacing());
+    core_.ledger.ReplacementFailed(share);
     job.exposed_regions.clear();
-    Emit(RegionsStayExposed{job.id, job.name, status});
+    core_.Emit(RegionsStayExposed{job.id, job.name, status});
   } else {
     const uint32_t old = *job.exposed_regions.begin();
     job.exposed_regions.erase(old);
-    ledger_.SegmentReplaced(share, old);
-    MarkDirty(job);
-    Emit(DropRegion{RegionId(old), job.id});
+    core_.ledger.SegmentReplaced(share, old);
+    core_.MarkDirty(job);
+    core_.Emit(DropRegion{RegionId(old), job.id});
   }
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   for (const ChunkIndex index : job.members) {
-    if (index != kNoChunk) ScheduleChunk(index);
+    if (index != kNoChunk) core_.ScheduleChunk(index);
   }
   // No room was made meanwhile, at the device either.
   for (const Tier tier : kMemoryTiers) {
-    if (job.share(tier).exists()) ScheduleRoomCheck(job, tier);
+    if (job.share(tier).exists()) core_.ScheduleRoomCheck(job, tier);
   }
   if (job.exposed_regions.empty()) {
     exposed_.erase(job.id);
-    OpenWaiting();
+    core_.work.Send(RegionsReplaced());
   }
 }
 

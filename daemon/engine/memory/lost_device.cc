@@ -4,22 +4,22 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::On(const DeviceState& event) {
-  ledger_.SetState(event.device, event.state);
+void Jobs::On(const DeviceState& event) {
+  core_.ledger.SetState(event.device, event.state);
   if (event.state.ok()) return;
   std::vector<Job*> jobs;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     const Share& share = job->share(Tier::kDevice);
     if (share.exists() && share.pool().device == event.device) jobs.push_back(job.get());
   }
   for (Job* const job : jobs) LoseDevice(*job, event.state);
 }
 
-void EngineState::LoseDevice(Job& job, const absl::Status& why) {
+void Jobs::LoseDevice(Job& job, const absl::Status& why) {
   // A job whose first memory is being made has sent no region to a session. Ending jobs need none.
   if (job.state() == JobState::kMaking || job.state() == JobState::kEnding) return;
   // A job that uses host memory only goes on, but not at the device: its sessions would map regions
@@ -30,18 +30,18 @@ void EngineState::LoseDevice(Job& job, const absl::Status& why) {
   }
   // The sessions have mapped memory that is lost, and their processes have lost their contexts.
   for (const SessionId id : std::vector<SessionId>(job.sessions)) {
-    ++counters_.sessions_lost;
-    Emit(CloseSession{id, why});
-    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
+    ++core_.counters.sessions_lost;
+    core_.Emit(CloseSession{id, why});
+    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
   job.has_lost_regions = false;
-  if (job.state() == JobState::kLingering) LoseDeviceCopies(job);
+  if (job.state() == JobState::kLingering) state_.LoseDeviceCopies(job);
 }
 
 void EngineState::LoseDeviceCopies(Job& job) {
   for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !chunks_[index].live()) continue;
-    Chunk& chunk = chunks_[index];
+    if (index == kNoChunk || !core_.chunks[index].live()) continue;
+    Chunk& chunk = core_.chunks[index];
     if (chunk.copies.flight) {
       Flight& flight = *chunk.copies.flight;
       flight.is_void = flight.is_void || flight.from == Tier::kDevice || flight.to == Tier::kDevice;
@@ -53,10 +53,10 @@ void EngineState::LoseDeviceCopies(Job& job) {
     if (had_content && chunk.copies.valid.empty()) {
       chunk.copies.torn = chunk.copies.memory_failed = true;
     }
-    MarkDirty(index);
+    core_.MarkDirty(index);
     Rank(index);
     // The slot goes when no transfer uses it.
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
 }
 

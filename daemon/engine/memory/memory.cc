@@ -27,7 +27,7 @@ absl::string_view KindName(MemoryKind kind) {
 }  // namespace
 
 absl::StatusOr<MemoryKind> EngineState::DeviceMemory(const OpenCall& event) const {
-  const std::vector<MemoryKind>& kinds = options_.device_kinds;
+  const std::vector<MemoryKind>& kinds = core_.options.device_kinds;
   // An emulated device has shared memory, whatever the client would take from a GPU.
   if (!event.device_memory.has_value() || kinds.front() == MemoryKind::kSharedMemory) {
     return kinds.front();
@@ -43,7 +43,7 @@ void EngineState::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
   job.shares = std::move(shares);
   for (const Tier tier : kAllTiers) {
     if (!job.share(tier).exists()) continue;
-    job.tier(tier).victims = EvictionQueue(options_.placement->dirty_weight());
+    job.tier(tier).victims = EvictionQueue(core_.options.placement->dirty_weight());
   }
   job.home = job.shares->home();
   job.work = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
@@ -56,10 +56,11 @@ void EngineState::Grow(Job& job, Tier tier) {
   // Slots that were released to the machine lie in segments that exist. They are populated again
   // before a new segment is made.
   if (!share.by_slot() && share.slots().unbacked_slots() > 0) return PopulateNextSlot(job);
-  const uint32_t number = next_segment_++;
-  segments_.emplace(number, &job);
-  const Bytes size = ledger_.MakeSegment(share, number);
-  if (tier == Tier::kSsd) return Emit(MakeStore{StoreId(number), size, job.persistent, job.id});
+  const uint32_t number = core_.next_segment++;
+  core_.segments.emplace(number, &job);
+  const Bytes size = core_.ledger.MakeSegment(share, number);
+  if (tier == Tier::kSsd)
+    return core_.Emit(MakeStore{StoreId(number), size, job.persistent, job.id});
   // Device memory ends with the daemon, so that no region of it is persistent.
   const bool on_device = tier == Tier::kDevice;
   MakeRegion region{RegionId(number), share.pool(), job.uid, size, job.chunk_size};
@@ -72,12 +73,12 @@ void EngineState::Grow(Job& job, Tier tier) {
     const Share& device = job.share(Tier::kDevice);
     if (device.exists()) region.near_device = device.pool().device;
   }
-  Emit(std::move(region));
+  core_.Emit(std::move(region));
 }
 
 void EngineState::On(const RegionMade& event) {
-  const auto found = segments_.find(event.region.value());
-  if (found == segments_.end()) return;
+  const auto found = core_.segments.find(event.region.value());
+  if (found == core_.segments.end()) return;
   if (found->second->share(Tier::kHost).replacing() == event.region.value()) {
     return RegionCopied(*found->second, event.status);
   }
@@ -91,29 +92,27 @@ void EngineState::On(const StoreMade& event) {
 }
 
 void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& status) {
-  const auto found = segments_.find(number);
-  if (found == segments_.end()) return;
+  const auto found = core_.segments.find(number);
+  if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(tier);
   if (!status.ok()) {
-    segments_.erase(found);
+    core_.segments.erase(found);
     const absl::optional<ShareLedger::Change> smaller =
-        ledger_.SegmentFailed(*job.shares, share, number);
+        core_.ledger.SegmentFailed(*job.shares, share, number);
     if (smaller.has_value()) Apply(*smaller);
     // Others may have what the share has lost: after a restart the job must not ask for it again.
-    MarkDirty(job);
+    core_.MarkDirty(job);
     job.last_error = status;
-    // FinishOpening() refuses the job when the segments of the other tiers are made, too.
+    // Jobs refuses the job when the segments of the other tiers are made, too.
     if (job.state() == JobState::kMaking) job.making_status.Update(status);
-    for (const std::shared_ptr<Offer>& offer : offers_) {
-      if (&CommonsOf(*sessions_.Find(offer->session)) == job.contents) offer->lacks_memory = true;
-    }
+    if (job.contents != nullptr) core_.work.Send(NoMemoryForContents{job.id});
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
       RefuseAllocations(job, status);
     }
-  } else if (ledger_.SegmentMade(share, number)) {
-    MarkDirty(job);
+  } else if (core_.ledger.SegmentMade(share, number)) {
+    core_.MarkDirty(job);
     if (tier != Tier::kSsd) SendRegions(job, number);
   } else {
     // The device share has shrunk while the region was made. No session has mapped it.
@@ -124,26 +123,26 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     // A share that grows by single slots needs several of them before the job can begin.
     const bool too_few = share.by_slot() && share.slots().backed_slots() < kMinSlots;
     if (status.ok() && too_few) Grow(job, tier);
-    if (job.shares->pending() == 0) FinishOpening(job);
+    if (job.shares->pending() == 0) core_.work.Send(JobMade{job.id});
     return;
   }
   if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);
   FinishResize(job);
-  ScheduleRoomCheck(job, tier);
+  core_.ScheduleRoomCheck(job, tier);
   AllocateWaiting(job);
-  offers_due_ = std::exchange(await_transfers_, false) || offers_due_;
+  core_.work.NoteMovement();
 }
 
 void EngineState::SendRegions(const Job& job, uint32_t region) {
   if (job.state() == JobState::kEnding) return;
   if (job.contents != nullptr) {
     for (const SessionId session : job.contents->lent_to) {
-      Emit(SendRegion{session, RegionId(region)});
+      core_.Emit(SendRegion{session, RegionId(region)});
     }
   }
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
-    if (!sessions_.Find(session)->opening) Emit(SendRegion{session, RegionId(region)});
+    if (!core_.sessions.Find(session)->opening) core_.Emit(SendRegion{session, RegionId(region)});
   }
 }
 
@@ -152,7 +151,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
   // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
   // fit.
   std::vector<Waiter*> newest_first;
-  for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
+  for (auto entry = core_.waiters.rbegin(); entry != core_.waiters.rend(); ++entry) {
     Waiter* waiter = entry->second.get();
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
@@ -161,7 +160,7 @@ void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status
       tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
   for (Waiter* waiter : newest_first) {
     const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
-    if (too_many || CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, status);
+    if (too_many || core_.chunks.CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, status);
   }
 }
 
@@ -175,11 +174,11 @@ void EngineState::MaybeDropMemory(Job& job) {
     return;  // On(ClientQuiet) calls again.
   }
   for (const Tier tier : kAllTiers) {
-    for (const uint32_t segment : ledger_.DropSegments(job.share(tier))) {
+    for (const uint32_t segment : core_.ledger.DropSegments(job.share(tier))) {
       if (tier == Tier::kSsd) {
-        Emit(DropStore{StoreId(segment), job.id});
+        core_.Emit(DropStore{StoreId(segment), job.id});
       } else {
-        Emit(DropRegion{RegionId(segment), job.id});
+        core_.Emit(DropRegion{RegionId(segment), job.id});
       }
     }
   }
@@ -190,12 +189,12 @@ void EngineState::On(const RegionDropped& event) { SegmentDropped(event.region.v
 void EngineState::On(const StoreDropped& event) { SegmentDropped(event.store.value()); }
 
 void EngineState::SegmentDropped(uint32_t number) {
-  const auto found = segments_.find(number);
-  if (found == segments_.end()) return;
+  const auto found = core_.segments.find(number);
+  if (found == core_.segments.end()) return;
   Job& job = *found->second;
-  segments_.erase(found);
+  core_.segments.erase(found);
   stripes_.erase(number);
-  if (ledger_.SegmentDropped(*job.shares, number)) {
+  if (core_.ledger.SegmentDropped(*job.shares, number)) {
     if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
     return FinishResize(job);
   }

@@ -27,21 +27,21 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
     return absl::FailedPreconditionError(
         "the device is where the job's chunks have their home; give the node a host pool");
   }
-  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(event.deadline));
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   const uint64_t slots = event.device_share / job.chunk_size;
   if (slots < kMinSlots) {
     return absl::InvalidArgumentError(absl::StrCat(
         "device_share_bytes: ", FormatBytes(event.device_share), " are ", slots, " chunks of ",
         FormatBytes(job.chunk_size), "; at least ", kMinSlots, " are needed"));
   }
-  if (draining_) {
+  if (core_.draining) {
     return absl::UnavailableError("the memtide daemon is draining and resizes no job");
   }
-  MEMTIDE_RETURN_IF_ERROR(ledger_.CheckDeviceRegions(share, slots));
+  MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckDeviceRegions(share, slots));
   if (share.is_elastic()) return absl::OkStatus();
-  if (slots > share.target()) MEMTIDE_RETURN_IF_ERROR(ledger_.CheckQuota(share, slots));
+  if (slots > share.target()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckQuota(share, slots));
   const Bytes wanted = job.chunk_size * slots;
-  const Bytes free = ledger_.Free(share.pool());
+  const Bytes free = core_.ledger.Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ", PoolName(share.pool()), " pool has ", FormatBytes(free),
@@ -52,28 +52,28 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
 }
 
 void EngineState::On(const ResizeCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
   const absl::Status status = CheckResize(job, event);
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   EndResize(job, absl::AbortedError("another Resize of the job took the place of this one"));
 
   Share& share = job.share(Tier::kDevice);
   const uint32_t slots = static_cast<uint32_t>(event.device_share / job.chunk_size);
   const bool grows = slots > (share.is_elastic() ? share.limit() : share.target());
   const bool was_below_limit = share.slots().size() < share.limit();
-  ledger_.Resize(share, slots);
+  core_.ledger.Resize(share, slots);
   // At its limit, the share has what is announced, and the reply says so: a budget that comes on
   // another way could come later, and be the one before.
   const bool is_below_limit = share.slots().size() < share.limit();
   if (share.is_elastic() && (was_below_limit || is_below_limit)) {
-    SendBudgets(job, ledger_.ChangeOf(share));
+    SendBudgets(job, core_.ledger.ChangeOf(share));
   }
-  MarkDirty(job);
+  core_.MarkDirty(job);
   job.resize = ResizeOperation{
       event.call, event.session,
-      now_ + (event.deadline == Duration(0) ? options_.limits.max_wait : event.deadline)};
+      core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline)};
   if (grows && share.surplus_regions() == 0) {
     EndResize(job, absl::OkStatus());  // Regions that still leave belong to an earlier call.
   } else {
@@ -85,7 +85,7 @@ void EngineState::On(const ResizeCall& event) {
         absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
                                                   " chunks, which are too few for this call")));
   }
-  ScheduleRoomCheck(job, Tier::kDevice);
+  core_.ScheduleRoomCheck(job, Tier::kDevice);
 }
 
 void EngineState::GiveSurplusBack(Job& job) {
@@ -93,50 +93,51 @@ void EngineState::GiveSurplusBack(Job& job) {
   const SlotPool& slots = share.slots();
   if (job.state() == JobState::kEnding || slots.surplus_slots() == 0) return;
   while (slots.surplus_slots() > 0 && slots.free_slots() > 0) {
-    const uint32_t region = ledger_.GiveUpRegion(share);
+    const uint32_t region = core_.ledger.GiveUpRegion(share);
     for (const SessionId session : job.sessions) {
-      Emit(SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
+      core_.Emit(
+          SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
     }
     // Memory is free only when all handles and mappings in all processes are gone (decision 9). So
     // each session must return the region, or end.
     LetGo(job, region, job.sessions);
   }
   // What is still pinned above the limit has to be released by clients.
-  if (now_ - job.leases_revoked_at < kRevokePeriod) return;
+  if (core_.now - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
   const uint32_t pinned = job.tier(Tier::kDevice).pinned_chunks();
   if (pinned <= limit) return;
-  job.leases_revoked_at = now_;
+  job.leases_revoked_at = core_.now;
   for (const SessionId session : job.sessions) {
-    if (sessions_.Find(session)->leases.value() == 0) continue;
-    ++counters_.revokes;
-    Emit(Revoke{session, pinned - limit, {}});
+    if (core_.sessions.Find(session)->leases.value() == 0) continue;
+    ++core_.counters.revokes;
+    core_.Emit(Revoke{session, pinned - limit, {}});
   }
 }
 
 void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
-  if (!ledger_.Leave(job.share(Tier::kDevice), region, std::move(holders))) return;
-  Emit(DropRegion{RegionId(region), job.id});
+  if (!core_.ledger.Leave(job.share(Tier::kDevice), region, std::move(holders))) return;
+  core_.Emit(DropRegion{RegionId(region), job.id});
 }
 
 // Ignores a region that the session does not have to return: the number comes from a client.
 void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
-  if (!ledger_.Return(job.share(Tier::kDevice), region, session)) return;
-  Emit(DropRegion{RegionId(region), job.id});
+  if (!core_.ledger.Return(job.share(Tier::kDevice), region, session)) return;
+  core_.Emit(DropRegion{RegionId(region), job.id});
 }
 
 void EngineState::On(const ReturnRegionsCall& event) {
-  Session* session = CallingSession(event.call, event.session);
+  Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (event.regions.size() > options_.limits.device_regions) {
-    return Refuse(event.call, absl::InvalidArgumentError(absl::StrCat(
-                                  "region_ids: ", event.regions.size(), " regions; at most ",
-                                  options_.limits.device_regions, " (device_regions)")));
+  if (event.regions.size() > core_.options.limits.device_regions) {
+    return core_.Refuse(event.call, absl::InvalidArgumentError(absl::StrCat(
+                                        "region_ids: ", event.regions.size(), " regions; at most ",
+                                        core_.options.limits.device_regions, " (device_regions)")));
   }
   for (const RegionId region : event.regions) {
     RegionReturned(*session->job, region.value(), event.session);
   }
-  Answer(event.call);
+  core_.Answer(event.call);
 }
 
 void EngineState::LeaveRegions(Job& job, SessionId session) {
@@ -157,22 +158,22 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
   if (!job.resize.has_value()) return;
   const CallId call = job.resize->call;
   job.resize.reset();
-  if (!status.ok()) return Refuse(call, status);
+  if (!status.ok()) return core_.Refuse(call, status);
   Reply reply;
   reply.call = call;
   reply.value = ResizeReply{job.share(Tier::kDevice).slots().size(), job.AnnouncedLeaseBudget()};
-  Emit(std::move(reply));
+  core_.Emit(std::move(reply));
 }
 
 // The share keeps its new size: only the call that waits for it ends.
 void EngineState::ExpireResizes() {
-  for (const auto& [id, job] : jobs_) {
-    if (!job->resize.has_value() || now_ < job->resize->deadline) continue;
-    if (writes_.WaitingOf(id) > 0) {
+  for (const auto& [id, job] : core_.jobs) {
+    if (!job->resize.has_value() || core_.now < job->resize->deadline) continue;
+    if (core_.writes.WaitingOf(id) > 0) {
       EndResize(*job, AwaitsBudget("the new share"));
       continue;
     }
-    ++counters_.deadlines_exceeded;
+    ++core_.counters.deadlines_exceeded;
     const Share& share = job->share(Tier::kDevice);
     std::string text =
         absl::StrCat("the share of ", share.target(), " chunks of ", PoolName(share.pool()),

@@ -6,7 +6,7 @@ namespace memtide {
 
 ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
   ShareLedger::Opens opens;
-  for (const WaitingOpen& open : opens_) ledger_.Count(open.call, pool, &opens);
+  for (const WaitingOpen& open : core_.opens) core_.ledger.Count(open.call, pool, &opens);
   return opens;
 }
 
@@ -15,7 +15,7 @@ ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
 // not granted needs its slots beside them.
 ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     if (!job->share(tier).is_elastic()) continue;
     const TierQueues& queues = job->tier(tier);
     const bool needs_pins = tier != Tier::kDevice || queues.admitted.value() > 0;
@@ -25,17 +25,17 @@ ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
 }
 
 void EngineState::Apply(const ShareLedger::Change& change) {
-  const auto found = jobs_.find(change.job);
-  MEMTIDE_CHECK(found != jobs_.end());
+  const auto found = core_.jobs.find(change.job);
+  MEMTIDE_CHECK(found != core_.jobs.end());
   Job& job = *found->second;
-  Bytes& reclaimed = change.tier == Tier::kSsd    ? counters_.ssd_reclaimed
-                     : change.tier == Tier::kHost ? counters_.host_reclaimed
-                                                  : counters_.device_reclaimed;
+  Bytes& reclaimed = change.tier == Tier::kSsd    ? core_.counters.ssd_reclaimed
+                     : change.tier == Tier::kHost ? core_.counters.host_reclaimed
+                                                  : core_.counters.device_reclaimed;
   reclaimed += change.reclaimed;
   if (change.tier != Tier::kSsd) SendBudgets(job, change);
   // A share that grows again keeps what a Resize waits for.
   if (change.tier == Tier::kDevice) FinishResize(job);
-  ScheduleRoomCheck(job, change.tier);
+  core_.ScheduleRoomCheck(job, change.tier);
 }
 
 void EngineState::Apply(const ShareLedger::Changes& changes) {
@@ -47,22 +47,22 @@ void EngineState::Apply(const ShareLedger::Changes& changes) {
 void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
-  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(share, lacking, opens);
+  const absl::optional<ShareLedger::Growth> growth = core_.ledger.PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
   if (may_reclaim && growth->reclaim.has_value()) {
-    Apply(ledger_.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
+    Apply(core_.ledger.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
   }
   for (const ShareLedger::Reclaim& within : growth->within_quotas) {
-    if (may_reclaim) Apply(ledger_.ReclaimFromOthers(within, DemandsOf(tier)));
+    if (may_reclaim) Apply(core_.ledger.ReclaimFromOthers(within, DemandsOf(tier)));
   }
-  const absl::optional<ShareLedger::Change> change = ledger_.Grow(share, *growth, opens);
+  const absl::optional<ShareLedger::Change> change = core_.ledger.Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);
 }
 
 bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   const auto within_quotas = [&](Tier tier) {
-    return ledger_.WithinQuotas(owner, ledger_.PoolFor(open, tier),
-                                ledger_.NeededToOpen(open, tier));
+    return core_.ledger.WithinQuotas(owner, core_.ledger.PoolFor(open, tier),
+                                     core_.ledger.NeededToOpen(open, tier));
   };
   // Other jobs give nothing to one that no quota will permit.
   for (const Tier tier : kAllTiers) {
@@ -70,22 +70,22 @@ bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   }
   bool lacks = false;
   for (const Tier tier : kAllTiers) {
-    const Pool pool = ledger_.PoolFor(open, tier);
-    const Bytes needed = ledger_.NeededToOpen(open, tier);
+    const Pool pool = core_.ledger.PoolFor(open, tier);
+    const Bytes needed = core_.ledger.NeededToOpen(open, tier);
     const auto within = within_quotas(tier);
     for (const ShareLedger::Reclaim& reclaim : *within) {
-      Apply(ledger_.ReclaimFromOthers(reclaim, DemandsOf(tier)));
+      Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(tier)));
     }
     if (!within->empty()) {
       lacks = true;
       if (tier == Tier::kSsd && !within_quotas(tier)->empty()) return false;
     }
-    if (needed <= ledger_.Free(pool)) continue;
+    if (needed <= core_.ledger.Free(pool)) continue;
     // Other jobs may retain all of their guaranteed shares.
-    if (needed > ledger_.Unguaranteed(pool)) return false;
-    Apply(ledger_.ReclaimFromOthers({pool, needed, Bytes(0), nullptr}, DemandsOf(tier)));
+    if (needed > core_.ledger.Unguaranteed(pool)) return false;
+    Apply(core_.ledger.ReclaimFromOthers({pool, needed, Bytes(0), nullptr}, DemandsOf(tier)));
     // On SSD no victim leaves, so that waiting would not help. Above it leases end.
-    if (tier == Tier::kSsd && needed > ledger_.Free(pool)) return false;
+    if (tier == Tier::kSsd && needed > core_.ledger.Free(pool)) return false;
     lacks = true;
   }
   return lacks;
@@ -94,29 +94,29 @@ bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
 void EngineState::On(const SetQuotasCall& event) {
   if (event.number > quotas_number_) {
     quotas_number_ = event.number;
-    ledger_.SetQuotas(event.quotas);
+    core_.ledger.SetQuotas(event.quotas);
     SetBudgets(event.quotas);
     ShrinkOverQuota();
   }
-  Answer(event.call);
+  core_.Answer(event.call);
 }
 
 void EngineState::ShrinkOverQuota() {
-  if (!ledger_.has_quotas()) return;
-  for (const ShareLedger::Reclaim& reclaim : ledger_.OverQuota()) {
-    Apply(ledger_.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
+  if (!core_.ledger.has_quotas()) return;
+  for (const ShareLedger::Reclaim& reclaim : core_.ledger.OverQuota()) {
+    Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
   }
 }
 
 // Jobs that wait for memory of others have it first. Were it left for the next job that asks, a job
 // above its fair share could take it again and again.
 bool EngineState::ServeFreed() {
-  const bool freed = ledger_.TakeFreed();
+  const bool freed = core_.ledger.TakeFreed();
   if (ended_.empty() && !freed) return false;
   // No listed work points at a job any more: Settle() has taken all of it.
-  for (const JobId job : ended_) jobs_.erase(job);
+  for (const JobId job : ended_) core_.jobs.erase(job);
   ended_.clear();
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).starved()) continue;
       // What it gets now may be less than what it waits for: then it goes on waiting.
@@ -124,10 +124,9 @@ bool EngineState::ServeFreed() {
       const size_t free = job->share(tier).slots().spare_slots();
       const auto lacking = static_cast<uint32_t>(waiting > free ? waiting - free : 1);
       if (job->contents == nullptr) GrowShare(*job, tier, lacking, /*may_reclaim=*/false);
-      ScheduleRoomCheck(*job, tier);
+      core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  OpenWaiting();
   return true;
 }
 

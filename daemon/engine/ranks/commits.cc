@@ -1,4 +1,6 @@
 // Commits of several ranks in one event: of those that share contents, or of all (kept_ranks.cc).
+#include "daemon/engine/commits.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -6,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
 
 namespace memtide {
 
@@ -17,21 +18,22 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 
 }  // namespace
 
-void EngineState::CommitWithRanks(Job& job, const CommitCall& event) {
-  const Duration most = options_.limits.max_wait;
-  job.commits.push_back({event, now_ + (event.with_all_ranks ? most : std::min(kPatience, most))});
+void Commits::CommitWithRanks(Job& job, const CommitCall& event) {
+  const Duration most = core_.options.limits.max_wait;
+  job.commits.push_back(
+      {event, core_.now + (event.with_all_ranks ? most : std::min(kPatience, most))});
   TryCommitTogether(job);
 }
 
 // Ends the commit of this session that waits, if there is one.
-void EngineState::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
+void Commits::RefuseCommit(Job& job, SessionId session, const absl::Status& why) {
   const auto waiting = FindCommit(job, session);
   if (waiting == job.commits.end()) return;
-  Refuse(waiting->call.call, why);
+  core_.Refuse(waiting->call.call, why);
   job.commits.erase(waiting);
 }
 
-std::vector<WaitingCommit>::iterator EngineState::FindCommit(Job& job, SessionId session) {
+std::vector<WaitingCommit>::iterator Commits::FindCommit(Job& job, SessionId session) {
   return std::find_if(
       job.commits.begin(), job.commits.end(),
       [session](const WaitingCommit& commit) { return commit.call.session == session; });
@@ -39,7 +41,7 @@ std::vector<WaitingCommit>::iterator EngineState::FindCommit(Job& job, SessionId
 
 // Carries out each commit that waits, with those of the ranks that share what it commits, when all
 // of these ranks have called.
-void EngineState::TryCommitTogether(Job& job) {
+void Commits::TryCommitTogether(Job& job) {
   for (size_t i = 0; i < job.commits.size();) {
     const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
     if (ranks.empty()) {
@@ -58,7 +60,7 @@ void EngineState::TryCommitTogether(Job& job) {
 
 // The ranks that commit in one event with this one: itself, and those that have called and share
 // what one of them commits. Empty: one that has not called, and is behind, shares it.
-std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
+std::set<SessionId> Commits::RanksOf(Job& job, SessionId first) {
   if (FindCommit(job, first)->call.with_all_ranks) return AllRanks(job);
   std::set<SessionId> ranks = {first};
   std::vector<SessionId> to_follow = {first};
@@ -68,7 +70,7 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
     std::vector<ChunkId> ids = call.chunks;
     ids.insert(ids.end(), call.shadows.begin(), call.shadows.end());
     for (const ChunkId id : ids) {
-      const absl::optional<ChunkIndex> index = Find(job, id);
+      const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
       if (!index.has_value()) continue;
       for (const Name& name : job.names.NamesOf(*index)) {
         if (ranks.count(name.owner) > 0) continue;
@@ -79,7 +81,7 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
           to_follow.push_back(name.owner);
           continue;
         }
-        const Session* const other = sessions_.Find(name.owner);
+        const Session* const other = core_.sessions.Find(name.owner);
         const bool is_behind = other != nullptr && other->committed_step < call.step;
         if (is_behind && !other->is_waited_for_in_vain) return {};
       }
@@ -90,35 +92,35 @@ std::set<SessionId> EngineState::RanksOf(Job& job, SessionId first) {
 
 // A rank may share a content that it does not step, or not as often as others, and wait for them
 // elsewhere. So a commit waits for a time only, and not again before the ranks have come together.
-void EngineState::EndWaitForRanks(Job& job) {
+void Commits::EndWaitForRanks(Job& job) {
   EndWaitForAllRanks(job);
   const bool is_late =
       std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
-        return now_ >= each.deadline && !each.call.with_all_ranks;
+        return core_.now >= each.deadline && !each.call.with_all_ranks;
       });
   if (!is_late) return;
   for (const SessionId id : job.sessions) {
     if (FindCommit(job, id) == job.commits.end()) {
-      sessions_.Find(id)->is_waited_for_in_vain = true;
+      core_.sessions.Find(id)->is_waited_for_in_vain = true;
     }
   }
   TryCommitTogether(job);
 }
 
 // Commits steps of several ranks, all of them or none.
-void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
+void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
   absl::Status status;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
     for (size_t i = 0; status.ok() && i < call.chunks.size(); ++i) {
-      const absl::optional<ChunkIndex> chunk = Find(job, call.chunks[i]);
-      const absl::optional<ChunkIndex> shadow = Find(job, call.shadows[i]);
+      const absl::optional<ChunkIndex> chunk = core_.ids.Find(job, call.chunks[i]);
+      const absl::optional<ChunkIndex> shadow = core_.ids.Find(job, call.shadows[i]);
       if (!chunk.has_value() || !shadow.has_value()) {
         status = absl::NotFoundError("a chunk was freed while its commit waited");
         continue;
       }
-      const auto& left = sessions_.Find(call.session)->left_behind;
+      const auto& left = core_.sessions.Find(call.session)->left_behind;
       if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
         status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
                                                  " or its shadow chunk is leased; release it and "
@@ -136,7 +138,7 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
     }
   }
   if (!status.ok()) {
-    for (const WaitingCommit& commit : commits) Refuse(commit.call.call, status);
+    for (const WaitingCommit& commit : commits) core_.Refuse(commit.call.call, status);
     return;
   }
 
@@ -150,22 +152,22 @@ void EngineState::CommitTogether(Job& job, const std::vector<WaitingCommit>& com
   }
   DiscardShadows(job, shadows);
   for (const WaitingCommit& commit : commits) {
-    Session& session = *sessions_.Find(commit.call.session);
+    Session& session = *core_.sessions.Find(commit.call.session);
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  ForgetLostResults(job);
+  sharing_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
-  for (const WaitingCommit& commit : commits) AnswerCommit(job, commit.call);
+  for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
 
 // Whether all ids of both entries are committed, so that what the entries hold may be exchanged. It
 // stays where a rank that has written since has left its lease for reading.
-bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
-                               const std::vector<CommittedIds>& ids) const {
+bool Commits::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
+                           const std::vector<CommittedIds>& ids) const {
   for (const SessionId session : job.sessions) {
-    if (!chunks_[a].pinned() && !chunks_[b].pinned()) break;  // There is no lease.
-    for (const auto& [id, left] : sessions_.Find(session)->left_behind) {
+    if (!core_.chunks[a].pinned() && !core_.chunks[b].pinned()) break;  // There is no lease.
+    for (const auto& [id, left] : core_.sessions.Find(session)->left_behind) {
       if (left == a || left == b) return false;
     }
   }
@@ -177,75 +179,64 @@ bool EngineState::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
 
 // Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Those of
 // other sessions do not, where only ids change what they name.
-bool EngineState::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-                          const std::vector<CommittedIds>& ids) {
-  Chunk& chunk = chunks_[index];
+bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
+                      const std::vector<CommittedIds>& ids) {
+  Chunk& chunk = core_.chunks[index];
   if (CommitsAllOf(job, index, other, ids)) {
     return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
   }
   return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
     const bool is_pinned =
         std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
-          const auto step = steps_.find(StepId(pin.session.value()));
-          const bool is_step = IsStep(pin.session) && step != steps_.end();
+          const auto step = core_.steps.find(StepId(pin.session.value()));
+          const bool is_step = IsStep(pin.session) && step != core_.steps.end();
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || HasCallFor(*sessions_.Find(each.session), index);
+    return is_pinned || sharing_.HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
 // Some ranks commit the same pair of entries, by these ids.
-void EngineState::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                                   const std::vector<CommittedIds>& ids) {
-  UnlinkShadow(chunk);
-  UnlinkShadow(shadow);
+void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                               const std::vector<CommittedIds>& ids) {
+  state_.UnlinkShadow(chunk);
+  state_.UnlinkShadow(shadow);
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
-    SwapContents(chunk, shadow);
-    ResultMoved(shadow, chunk);
-    LinkShadow(chunk, shadow);
+    state_.SwapContents(chunk, shadow);
+    sharing_.ResultMoved(shadow, chunk);
+    state_.LinkShadow(chunk, shadow);
     return;
   }
-  MarkDirty(chunk);
-  MarkDirty(shadow);
+  core_.MarkDirty(chunk);
+  core_.MarkDirty(shadow);
   for (const CommittedIds& each : ids) {
-    job.names.Exchange(NameOf(job, each.chunk, chunk), chunk, OwnName(chunk),
-                       NameOf(job, each.shadow, shadow), shadow, OwnName(shadow));
-  }
-}
-
-// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
-// are late find it in `to`. What has been written since is no result.
-void EngineState::ResultMoved(ChunkIndex from, ChunkIndex to) {
-  SharedParts& parts = chunks_[to].job->parts;
-  parts.ForgetWriter(to);
-  if (chunks_[to].is_made()) {
-    parts.Move(from, to, IdOf(to), chunks_[to].version);
-  } else {
-    parts.ForgetWriter(from);
+    job.names.Exchange(core_.ids.NameOf(job, each.chunk, chunk), chunk, core_.ids.OwnName(chunk),
+                       core_.ids.NameOf(job, each.shadow, shadow), shadow,
+                       core_.ids.OwnName(shadow));
   }
 }
 
 // Discards what shadow chunks hold, but for a content that some rank has not stepped: it stays
 // shared, and a rank that writes its shadow chunk gets another entry.
-void EngineState::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
+void Commits::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
   std::set<ChunkIndex> discarded;
   for (const ChunkId id : shadows) {
-    const ChunkIndex index = *Find(job, id);
+    const ChunkIndex index = *core_.ids.Find(job, id);
     const std::vector<Name>& names = job.names.NamesOf(index);
     const bool all = std::all_of(names.begin(), names.end(), [&shadows](const Name& name) {
       return shadows.count(name.id) > 0;
     });
     // A lease that was left behind keeps it, too.
-    const bool in_use = chunks_[index].pinned() || !chunks_[index].evicts.empty();
-    if (all && !in_use && discarded.insert(index).second) Discard(index);
+    const bool in_use = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty();
+    if (all && !in_use && discarded.insert(index).second) state_.Discard(index);
   }
 }
 
 // The session of a rank ends. The others go on without it, as they would without memtide, unless it
 // is kept for its next session.
-void EngineState::LeaveRanks(Session& session) {
+void Commits::LeaveRanks(Session& session) {
   Job& job = *session.job;
   RefuseCommit(job, session.id, absl::UnavailableError("the session ended"));
   if (job.keeps_ranks()) {
@@ -254,6 +245,11 @@ void EngineState::LeaveRanks(Session& session) {
     job.names.RemoveShared(session.id);
   }
   TryCommitTogether(job);
+}
+
+void Commits::On(const CommitsPossible& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) TryCommitTogether(*found->second);
 }
 
 }  // namespace memtide

@@ -7,84 +7,60 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
-Name EngineState::OwnName(ChunkIndex index) const { return {IdOf(index), chunks_[index].owner}; }
-
-Name EngineState::NameOf(const Job& job, ChunkId id, ChunkIndex index) const {
-  for (const Name& name : job.names.NamesOf(index)) {
-    if (name.id == id) return name;
-  }
-  MEMTIDE_CHECK(IdOf(index) == id);
-  return OwnName(index);
-}
-
-bool EngineState::IsShared(ChunkIndex index) const {
-  return chunks_[index].job->names.IsShared(index);
-}
-
-ChunkId EngineState::IdFor(ChunkIndex index, SessionId id) const {
-  const Session* const session = sessions_.Find(id);
-  const Job& job = *chunks_[index].job;
-  if (session != nullptr && !job.names.HasNameOf(index, id, OwnName(index))) {
-    // To its client, the lease that it has left behind is that of the id.
-    for (const auto& [left, entry] : session->left_behind) {
-      if (entry == index) return left;
-    }
-  }
-  return job.names.IdFor(index, id, IdOf(index));
-}
-
 // REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
 // session leaves behind.
-void EngineState::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
-  const Name name = NameOf(job, id, from);
-  Session* const owner = sessions_.Find(name.owner);
+void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
+  const Name name = core_.ids.NameOf(job, id, from);
+  Session* const owner = core_.sessions.Find(name.owner);
   if (owner != nullptr) WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
-  const bool is_last = job.names.Move(name, from, OwnName(from), to, OwnName(to));
-  MarkDirty(from);
-  MarkDirty(to);
+  const bool is_last =
+      job.names.Move(name, from, core_.ids.OwnName(from), to, core_.ids.OwnName(to));
+  core_.MarkDirty(from);
+  core_.MarkDirty(to);
   if (!is_last) return;
   if (owner != nullptr) {
     // A lease that was left behind keeps the entry.
     const auto lease = owner->left_behind.find(id);
     if (lease != owner->left_behind.end() && lease->second == from) return;
   }
-  FinishEvicts(from, absl::AbortedError(
-                         absl::StrCat("chunk ", id.value(), " was written before it was evicted")));
-  FreeChunk(from);
+  state_.FinishEvicts(from, absl::AbortedError(absl::StrCat("chunk ", id.value(),
+                                                            " was written before it was evicted")));
+  state_.FreeChunk(from);
 }
 
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
 // with more of them is being made.
-absl::StatusOr<Slot> EngineState::TakeHomeSlot(Job& job, ChunkIndex shared) {
+absl::StatusOr<Slot> Sharing::TakeHomeSlot(Job& job, ChunkIndex shared) {
   Share& home = job.share(job.home);
   const SlotPool& slots = home.slots();
   const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
   if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
     if (home.is_elastic() && wanted > slots.size()) {
-      GrowShare(job, job.home, wanted - slots.size());
+      state_.GrowShare(job, job.home, wanted - slots.size());
     }
-    Grow(job, job.home);
+    state_.Grow(job, job.home);
     if (home.making() != kNoSegment) {
-      return CallAgain(
-          absl::StrCat("memory for a copy of chunk ", IdOf(shared).value(), " is being made"));
+      return CallAgain(absl::StrCat("memory for a copy of chunk ", core_.IdOf(shared).value(),
+                                    " is being made"));
     }
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "chunk ", IdOf(shared).value(), " has its content in common with others, and the job's ",
-        TierName(job.home), " share has no slot for a copy of it; enlarge that pool"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("chunk ", core_.IdOf(shared).value(),
+                     " has its content in common with others, and the job's ", TierName(job.home),
+                     " share has no slot for a copy of it; enlarge that pool"));
   }
   return home.Take();
 }
 
 // A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.
-absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
+absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
   MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, like));
-  const ChunkIndex index = chunks_.Claim(&job);
-  Chunk& chunk = chunks_[index];
-  const Chunk& model = chunks_[like];
+  const ChunkIndex index = core_.chunks.Claim(&job);
+  Chunk& chunk = core_.chunks[index];
+  const Chunk& model = core_.chunks[like];
   chunk.kind = model.kind;
   chunk.undefined = model.undefined;
   chunk.home = job.home;
@@ -92,31 +68,32 @@ absl::StatusOr<ChunkIndex> EngineState::MakeEntry(Job& job, ChunkIndex like) {
   chunk.member = job.members.Add(index);
   chunk.slot(job.home) = std::move(slot);
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
-  job.names.AddUnnamed(index, IdOf(index));
-  MarkDirty(index);
+  job.names.AddUnnamed(index, core_.IdOf(index));
+  core_.MarkDirty(index);
   return index;
 }
 
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
 // Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
 // the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
-absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                                         const std::vector<bool>& wanted, bool may_be_leased,
-                                         std::vector<ChunkIndex>* indices) {
+absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
+                                     const std::vector<bool>& wanted, bool may_be_leased,
+                                     std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
   std::vector<std::pair<size_t, ChunkIndex>> made;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.
     const ChunkIndex old = (*indices)[i];
-    if (IsInCall(session, old) || (!may_be_leased && chunks_[old].FindPin(session.id) != nullptr)) {
-      for (const auto& [at, index] : made) FreeChunk(index);
+    if (IsInCall(session, old) ||
+        (!may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr)) {
+      for (const auto& [at, index] : made) state_.FreeChunk(index);
       return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
                                              "that writes it; release it and try again"));
     }
     const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
     if (!entry.ok()) {
-      for (const auto& [at, index] : made) FreeChunk(index);
+      for (const auto& [at, index] : made) state_.FreeChunk(index);
       return entry.status();
     }
     made.emplace_back(i, *entry);
@@ -130,8 +107,8 @@ absl::Status EngineState::GiveOwnEntries(Session& session, const std::vector<Chu
 
 // Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
 // call again, which finds entries of its own.
-void EngineState::Unshare(Session& session, const FetchCall& event,
-                          const std::vector<ChunkIndex>& indices) {
+void Sharing::Unshare(Session& session, const FetchCall& event,
+                      const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
@@ -145,9 +122,9 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
     status = absl::UnavailableError("the content is shared; a copy has to be made first");
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
-    if (!MustCopyToWrite(indices[i])) continue;
-    if (chunks_[indices[i]].copies.torn) {
-      status = Lost(indices[i]);
+    if (!core_.ids.MustCopyToWrite(indices[i])) continue;
+    if (core_.chunks[indices[i]].copies.torn) {
+      status = Lost(core_.chunks, indices[i]);
       continue;
     }
     const absl::StatusOr<ChunkIndex> copy = MakeEntry(job, indices[i]);
@@ -166,7 +143,7 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
   }
   if (!status.ok()) {
     DropCopies(*unsharing);
-    return Refuse(event.call, status);
+    return core_.Refuse(event.call, status);
   }
   auto work = std::make_shared<optimizer::Work>();
   for (uint32_t i = 0; i < count; ++i) {
@@ -177,16 +154,17 @@ void EngineState::Unshare(Session& session, const FetchCall& event,
   RunStep run;
   run.work = std::move(work);
   run.unsharing = std::move(unsharing);
-  Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
+  state_.Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
 }
 
 // The copies are there, or failed.
-void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& status) {
+void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) {
   const Unsharing& unsharing = *step.unsharing;
-  Session* const session = sessions_.Find(step.owner);
+  Session* const session = core_.sessions.Find(step.owner);
   if (!status.ok() || session == nullptr || session->job == nullptr) {
     DropCopies(unsharing);
-    return Refuse(step.call, status.ok() ? absl::UnavailableError("the session ended") : status);
+    return core_.Refuse(step.call,
+                        status.ok() ? absl::UnavailableError("the session ended") : status);
   }
   Job& job = *session->job;
   // A fetch or part of the session that waits for the shared entry would get that, and other ranks
@@ -194,79 +172,81 @@ void EngineState::EndUnsharing(const RunningStep& step, const absl::Status& stat
   for (const ChunkIndex shared : unsharing.shared) {
     if (!HasCallFor(*session, shared)) continue;
     DropCopies(unsharing);
-    return Refuse(step.call, absl::AbortedError("another call of the session waits for a chunk "
-                                                "that this one writes; try again"));
+    return core_.Refuse(step.call,
+                        absl::AbortedError("another call of the session waits for a chunk "
+                                           "that this one writes; try again"));
   }
   for (size_t i = 0; i < unsharing.ids.size(); ++i) {
     const ChunkId id = unsharing.ids[i];
     const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
     // The id was freed meanwhile, or names another entry: this copy is of no use.
-    if (!chunks_[copy].live()) continue;
-    if (Find(job, id) != shared || !MustCopyToWrite(shared)) {
-      FreeChunk(copy);
+    if (!core_.chunks[copy].live()) continue;
+    if (core_.ids.Find(job, id) != shared || !core_.ids.MustCopyToWrite(shared)) {
+      state_.FreeChunk(copy);
       continue;
     }
     // The client has the old place mapped until it gets the new one.
-    const Pin* const pin = chunks_[shared].FindPin(session->id);
+    const Pin* const pin = core_.chunks[shared].FindPin(session->id);
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }
-  On(unsharing.call);
-  TryCommitTogether(job);
+  core_.work.Send(FetchAgain{unsharing.call});
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
-void EngineState::DropCopies(const Unsharing& unsharing) {
+void Sharing::DropCopies(const Unsharing& unsharing) {
   for (const ChunkIndex copy : unsharing.copies) {
-    if (chunks_[copy].live()) FreeChunk(copy);
+    if (core_.chunks[copy].live()) state_.FreeChunk(copy);
   }
 }
 
 // Whether a fetch or a step part of the session names the entry and is not granted.
-bool EngineState::HasCallFor(const Session& session, ChunkIndex index) const {
+bool Sharing::HasCallFor(const Session& session, ChunkIndex index) const {
   return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
     return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
   });
 }
 
 // Whether a part that runs or a call that waits of the session is of the entry.
-bool EngineState::IsInCall(const Session& session, ChunkIndex index) const {
+bool Sharing::IsInCall(const Session& session, ChunkIndex index) const {
   const auto is_of_part = [this, &session](const Pin& pin) {
-    const auto step = IsStep(pin.session) ? steps_.find(StepId(pin.session.value())) : steps_.end();
-    return step != steps_.end() && step->second.owner == session.id;
+    const auto step =
+        IsStep(pin.session) ? core_.steps.find(StepId(pin.session.value())) : core_.steps.end();
+    return step != core_.steps.end() && step->second.owner == session.id;
   };
-  const std::vector<Pin>& pins = chunks_[index].pins;
+  const std::vector<Pin>& pins = core_.chunks[index].pins;
   return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
 }
 
 // The session's lease on the content that its id named before, if it still has one.
-void EngineState::ReleaseLeftBehind(Session& session, ChunkId id) {
+void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
   const auto found = session.left_behind.find(id);
   if (found == session.left_behind.end()) return;
   const ChunkIndex index = found->second;
   session.left_behind.erase(found);
-  ReleaseLease(session, index);
+  state_.ReleaseLease(session, index);
   // No id names a common content any more that the session has left.
-  const Chunk& chunk = chunks_[index];
+  const Chunk& chunk = core_.chunks[index];
   const bool is_left = chunk.live() && chunk.common != nullptr && !chunk.pinned();
-  if (is_left && session.job->names.NamesOf(index).empty()) FreeChunk(index);
+  if (is_left && session.job->names.NamesOf(index).empty()) state_.FreeChunk(index);
 }
 
 // Ends one id of a content that others name, too.
-void EngineState::FreeId(Session& session, ChunkId id, ChunkIndex index) {
+void Sharing::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
     const std::vector<ChunkIndex>& chunks = waiter->chunks;
     if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
       Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
     }
   }
-  ReleaseLease(session, index);
-  chunks_[index].job->names.Remove(id, index);
-  MarkDirty(index);
+  state_.ReleaseLease(session, index);
+  core_.chunks[index].job->names.Remove(id, index);
+  core_.MarkDirty(index);
 }
 
 // Whether only sessions that have ended named the entry, so that no call can reach it any more.
-bool EngineState::IsOrphan(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+bool Sharing::IsOrphan(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
   const Job& job = *chunk.job;
   const auto is_there = [&job](SessionId session) {
     return std::count(job.sessions.begin(), job.sessions.end(), session) != 0;
@@ -274,7 +254,7 @@ bool EngineState::IsOrphan(ChunkIndex index) const {
   const std::vector<Name>& names = job.names.NamesOf(index);
   if (names.empty()) {
     // The copy that is being made for a rank has no name yet.
-    const bool has_own_name = !job.names.Find(IdOf(index)).has_value();
+    const bool has_own_name = !job.names.Find(core_.IdOf(index)).has_value();
     return has_own_name && !is_there(chunk.owner);
   }
   return std::none_of(names.begin(), names.end(),
@@ -283,17 +263,17 @@ bool EngineState::IsOrphan(ChunkIndex index) const {
 
 // Frees what only ranks that have ended could use. Another rank may still read what its id named
 // before; then the next Tick tries again.
-void EngineState::FreeOrphans(Job& job) {
+void Sharing::FreeOrphans(Job& job) {
   job.orphans_remain = false;
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index == kNoChunk || !chunks_[index].live() || !IsOrphan(index)) continue;
-    const bool is_used = chunks_[index].pinned() || !chunks_[index].evicts.empty() ||
+    if (index == kNoChunk || !core_.chunks[index].live() || !IsOrphan(index)) continue;
+    const bool is_used = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty() ||
                          job.waiting.NextNaming(index, 0) != nullptr;
     if (is_used) {
       job.orphans_remain = true;
     } else {
-      FreeChunk(index);
+      state_.FreeChunk(index);
     }
   }
 }

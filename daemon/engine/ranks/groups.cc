@@ -7,23 +7,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/commits.h"
 
 namespace memtide {
 
 // The sessions of the group, this one included, that have opened their jobs or are about to.
-std::vector<Session*> EngineState::GroupOf(const Session& session) {
+std::vector<Session*> Commits::GroupOf(const Session& session) {
   std::vector<Session*> ranks;
   std::vector<SessionId> ids;
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : core_.sessions) {
     const bool is_open = other.job != nullptr || other.opening;
     if (is_open && other.uid == session.uid && other.group == session.group) ids.push_back(id);
   }
-  for (const SessionId id : ids) ranks.push_back(sessions_.Find(id));
+  for (const SessionId id : ids) ranks.push_back(core_.sessions.Find(id));
   return ranks;
 }
 
-absl::Status EngineState::CheckGroup(const Session& session, const OpenCall& event) const {
+absl::Status Commits::CheckGroup(const Session& session, const OpenCall& event) const {
   if (event.group.empty()) return absl::OkStatus();
   if (event.ranks > 0 || event.job_name.empty() || event.time_to_live == Duration(0) ||
       event.group_rank >= event.group_ranks) {
@@ -38,7 +38,7 @@ absl::Status EngineState::CheckGroup(const Session& session, const OpenCall& eve
         "\": ranks with a device each cannot have durable jobs; leave out --durable, or "
         "start memtided with --device=none"));
   }
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : core_.sessions) {
     const bool is_open = other.job != nullptr || other.opening;
     if (!is_open || other.uid != session.uid || other.group != event.group) continue;
     if (other.group_ranks != event.group_ranks) {
@@ -54,7 +54,7 @@ absl::Status EngineState::CheckGroup(const Session& session, const OpenCall& eve
   return absl::OkStatus();
 }
 
-void EngineState::SetRank(Session& session, const OpenCall& event) {
+void Commits::SetRank(Session& session, const OpenCall& event) {
   session.group = event.group;
   session.group_ranks = event.group_ranks;
   session.rank = event.group.empty() ? event.rank : event.group_rank;
@@ -62,7 +62,7 @@ void EngineState::SetRank(Session& session, const OpenCall& event) {
 
 // The session has opened its job. One that has committed nothing yet is at the step of all ranks,
 // as this one is: what it has lost was the rank's session before.
-void EngineState::JoinGroup(Session& session) {
+void Commits::JoinGroup(Session& session) {
   if (session.group.empty()) return;
   for (Session* const other : GroupOf(session)) {
     const bool is_new = other->committed_step == other->opened_at_step;
@@ -71,7 +71,7 @@ void EngineState::JoinGroup(Session& session) {
 }
 
 // No step can be committed with the rank any more, before all ranks have new sessions.
-void EngineState::LeaveGroup(Session& session) {
+void Commits::LeaveGroup(Session& session) {
   if (session.group.empty() || session.job == nullptr) return;
   for (Session* const other : GroupOf(session)) {
     if (other == &session || other->job == nullptr) continue;
@@ -80,8 +80,8 @@ void EngineState::LeaveGroup(Session& session) {
   }
 }
 
-void EngineState::CommitWithGroup(Session& session, const CommitCall& event) {
-  session.job->commits.push_back({event, now_ + options_.limits.max_wait});
+void Commits::CommitWithGroup(Session& session, const CommitCall& event) {
+  session.job->commits.push_back({event, core_.now + core_.options.limits.max_wait});
   const std::vector<Session*> ranks = GroupOf(session);
   const bool all_wait =
       ranks.size() == session.group_ranks &&
@@ -92,7 +92,7 @@ void EngineState::CommitWithGroup(Session& session, const CommitCall& event) {
 }
 
 // All or none: what one of them commits may be in use since it has called.
-void EngineState::CommitGroup(const std::vector<Session*>& ranks) {
+void Commits::CommitGroup(const std::vector<Session*>& ranks) {
   std::vector<CommitCall> calls;
   std::vector<std::vector<ChunkIndex>> indices;
   absl::Status status;
@@ -113,11 +113,11 @@ void EngineState::CommitGroup(const std::vector<Session*>& ranks) {
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (!status.ok()) {
-      Refuse(calls[i].call, status);
+      core_.Refuse(calls[i].call, status);
       continue;
     }
-    ForgetLostResults(*ranks[i]->job);
-    AnswerCommit(*ranks[i]->job, calls[i]);
+    sharing_.ForgetLostResults(*ranks[i]->job);
+    records_.AnswerCommit(*ranks[i]->job, calls[i]);
   }
 }
 

@@ -8,88 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/commits.h"
 
 namespace memtide {
 
-// The session is the rank's from now on. REQUIRES: the rank has no other session.
-void EngineState::TakePlaceOfRank(Job& job, Session& session) {
-  KeptRank& rank = job.kept_ranks[session.rank];
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk) continue;
-    Chunk& chunk = chunks_[index];
-    if (chunk.live() && chunk.owner == rank.session) chunk.owner = session.id;
-  }
-  job.names.ChangeOwner(rank.session, session.id);
-  rank.session = session.id;
-  // A session that has committed nothing yet is at the step of all ranks, as this one is: what it
-  // has lost was the rank's session before.
-  for (const SessionId id : job.sessions) {
-    Session& other = *sessions_.Find(id);
-    const bool is_new = other.committed_step == other.opened_at_step;
-    if (is_new && other.lost_rank == session.rank) other.lost_rank.reset();
-  }
-}
-
-// The rank of a session that has, or had, chunks of the job.
-uint32_t EngineState::RankOf(const Job& job, SessionId owner) const {
-  for (uint32_t rank = 0; rank < job.kept_ranks.size(); ++rank) {
-    if (job.kept_ranks[rank].session == owner) return rank;
-  }
-  const Session* const session = sessions_.Find(owner);
-  return session == nullptr ? 0 : session->rank;
-}
-
-std::vector<RankName> EngineState::RankNames(ChunkIndex index) const {
-  const Job& job = *chunks_[index].job;
-  std::vector<RankName> names;
-  for (const Name& name : job.names.NamesOf(index)) {
-    names.push_back({name.id, RankOf(job, name.owner)});
-  }
-  if (names.empty() && !job.names.IsUnnamed(index)) {
-    names.push_back({IdOf(index), RankOf(job, chunks_[index].owner)});
-  }
-  return names;
-}
-
-// Whether each id names one chunk, and each rank has one id of it at most.
-absl::Status EngineState::CheckNames(const JobRecord& record,
-                                     const std::vector<const ChunkRecord*>& chunks) {
-  std::set<ChunkId> ids;
-  for (const ChunkRecord* chunk : chunks) {
-    std::set<uint32_t> ranks;
-    bool fits = record.ranks.empty() == chunk->names.empty();
-    for (const RankName& name : chunk->names) {
-      fits = fits && name.rank < record.ranks.size() && ranks.insert(name.rank).second &&
-             ids.insert(name.id).second;
-    }
-    if (fits) continue;
-    return absl::DataLossError(absl::StrCat("the record of chunk ", chunk->chunk.value(),
-                                            " has names that the job's ranks cannot have"));
-  }
-  return absl::OkStatus();
-}
-
-// REQUIRES: CheckNames().
-void EngineState::RestoreNames(Job& job, const std::vector<const ChunkRecord*>& chunks) {
-  if (job.kept_ranks.empty()) return;
-  for (const ChunkRecord* chunk : chunks) {
-    const ChunkIndex index = IndexOf(chunk->chunk);
-    if (chunk->names.size() == 1 && chunk->names[0].id == chunk->chunk) {
-      chunks_[index].owner = job.kept_ranks[chunk->names[0].rank].session;
-      continue;
-    }
-    std::vector<Name> names;
-    for (const RankName& name : chunk->names) {
-      names.push_back({name.id, job.kept_ranks[name.rank].session});
-    }
-    job.names.Restore(index, chunk->chunk, std::move(names));
-  }
-  job.names.RestoreEnds();
-}
-
 // All ranks, if each of them waits to commit with the others; none otherwise.
-std::set<SessionId> EngineState::AllRanks(const Job& job) {
+std::set<SessionId> Commits::AllRanks(const Job& job) {
   std::set<SessionId> ranks;
   for (const WaitingCommit& commit : job.commits) {
     if (commit.call.with_all_ranks) ranks.insert(commit.call.session);
@@ -97,38 +21,38 @@ std::set<SessionId> EngineState::AllRanks(const Job& job) {
   return ranks.size() == job.ranks ? ranks : std::set<SessionId>();
 }
 
-absl::Status EngineState::RankEnded(const std::string& name, uint32_t rank) {
+absl::Status Commits::RankEnded(const std::string& name, uint32_t rank) {
   return absl::FailedPreconditionError(
       absl::StrCat("rank ", rank, " of job \"", name, "\" has ended, and ranks commit each ",
                    "step together: start all of them again, to go on from the last step"));
 }
 
 // No step can be committed with the rank any more, before all ranks have new sessions.
-void EngineState::RankHasEnded(Job& job, const Session& session) {
+void Commits::RankHasEnded(Job& job, const Session& session) {
   for (const SessionId id : job.sessions) {
     if (id == session.id) continue;
-    sessions_.Find(id)->lost_rank = session.rank;
+    core_.sessions.Find(id)->lost_rank = session.rank;
     const auto waiting = FindCommit(job, id);
     if (waiting == job.commits.end() || !waiting->call.with_all_ranks) continue;
     RefuseCommit(job, id, RankEnded(job.name, session.rank));
   }
 }
 
-void EngineState::EndWaitForAllRanks(Job& job) {
+void Commits::EndWaitForAllRanks(Job& job) {
   const bool is_late =
       std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
-        return now_ >= each.deadline && each.call.with_all_ranks;
+        return core_.now >= each.deadline && each.call.with_all_ranks;
       });
   if (!is_late) return;
   std::vector<SessionId> waiting;
   for (const WaitingCommit& commit : job.commits) {
     if (commit.call.with_all_ranks) waiting.push_back(commit.call.session);
   }
-  const Session& first = *sessions_.Find(waiting.front());
+  const Session& first = *core_.sessions.Find(waiting.front());
   const uint32_t ranks = first.group.empty() ? job.ranks : first.group_ranks;
   std::set<uint32_t> lacking;
   for (uint32_t rank = 0; rank < ranks; ++rank) lacking.insert(rank);
-  for (const SessionId id : waiting) lacking.erase(sessions_.Find(id)->rank);
+  for (const SessionId id : waiting) lacking.erase(core_.sessions.Find(id)->rank);
   if (!first.group.empty()) {
     for (Session* const rank : GroupOf(first)) {
       const bool waits =
@@ -142,23 +66,23 @@ void EngineState::EndWaitForAllRanks(Job& job) {
       " did not commit a step in time, and ranks commit each step together: let all of them step ",
       "equally often, or train without a job's name"));
   for (const SessionId id : waiting) {
-    ++counters_.deadlines_exceeded;
+    ++core_.counters.deadlines_exceeded;
     RefuseCommit(job, id, why);
   }
 }
 
 // The session has committed a step.
-void EngineState::NoteCommit(Job& job, Session& session, const CommitCall& call) {
+void Commits::NoteCommit(Job& job, Session& session, const CommitCall& call) {
   session.committed_step = call.step;
   job.committed_step = std::max(job.committed_step, call.step);
-  Manifest manifest(&manifest_bytes_, job.uid, call.manifest);
+  Manifest manifest(&core_.manifest_bytes, job.uid, call.manifest);
   if (job.keeps_ranks()) {
     job.kept_ranks[session.rank] = {session.id, call.step, std::move(manifest)};
   } else {
     job.manifest = std::move(manifest);
   }
-  MarkDirty(job);
-  ++counters_.steps_committed;
+  core_.MarkDirty(job);
+  ++core_.counters.steps_committed;
 }
 
 }  // namespace memtide

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/sharing.h"
 
 namespace memtide {
 
@@ -26,17 +26,16 @@ PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_ty
 
 // True: the call has been answered, or waits for another rank. False: the session makes the part,
 // into the entries that `indices` has then.
-bool EngineState::SharePart(Session& session, const StepCall& event,
-                            std::vector<ChunkIndex>* indices,
-                            absl::optional<PartDifference>* difference) {
+bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
+                        absl::optional<PartDifference>* difference) {
   Job& job = *session.job;
   const std::vector<Digest>& digests = event.contents->reads;
   PartKey key{event.contents->work, {}, indices->size() - event.reads};
   PartReply lacking;
   for (uint32_t i = 0; i < event.reads; ++i) {
     const ChunkIndex index = (*indices)[i];
-    if (chunks_[index].is_made()) {
-      key.reads.push_back({Digest(), {IdOf(index), chunks_[index].version}});
+    if (core_.chunks[index].is_made()) {
+      key.reads.push_back({Digest(), {core_.IdOf(index), core_.chunks[index].version}});
       continue;
     }
     const Digest digest = i < digests.size() ? digests[i] : Digest();
@@ -44,7 +43,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     key.reads.push_back({digest, {ChunkId(), Version()}});
   }
   if (!lacking.unknown_reads.empty()) {
-    Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
+    core_.Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
     return true;
   }
   SharedPart* part = job.parts.Find(key);
@@ -56,12 +55,12 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     if (part->is_made()) {
       AnswerMade(event, std::vector<ChunkIndex>(part->writes));
     } else if (part->maker == session.id) {
-      Refuse(event.call, absl::AbortedError("the session makes this part already"));
+      core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
     } else {
-      const Duration most = options_.limits.max_wait;
+      const Duration most = core_.options.limits.max_wait;
       const uint32_t chunks = static_cast<uint32_t>(indices->size());
       part->waiting.push_back({event,
-                               now_ + (event.deadline == Duration(0) ? most : event.deadline),
+                               core_.now + (event.deadline == Duration(0) ? most : event.deadline),
                                session.waiting_calls.Take(), job.waiting_chunks.Take(chunks),
                                session.user->waiting_chunks.Take(chunks)});
     }
@@ -77,7 +76,8 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
     const ChunkIndex index = (*indices)[i];
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
     // An empty content that no rank has written in this step is written for all.
-    to_own[i] = IsShared(index) && (writer != nullptr || !chunks_[index].copies.valid.empty());
+    to_own[i] = core_.ids.IsShared(index) &&
+                (writer != nullptr || !core_.chunks[index].copies.valid.empty());
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
     if (!writer->second.is_made()) {
@@ -89,7 +89,7 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
   const absl::Status status =
       GiveOwnEntries(session, event.chunks, to_own, /*may_be_leased=*/false, indices);
   if (!status.ok()) {
-    Refuse(event.call, status);
+    core_.Refuse(event.call, status);
     return true;
   }
   if (is_anew) return false;
@@ -104,13 +104,13 @@ bool EngineState::SharePart(Session& session, const StepCall& event,
 }
 
 // Whether these entries hold these results, and no call is about to write them.
-bool EngineState::AreThere(const std::vector<ChunkIndex>& entries,
-                           const std::vector<std::pair<ChunkId, Version>>& results) const {
+bool Sharing::AreThere(const std::vector<ChunkIndex>& entries,
+                       const std::vector<std::pair<ChunkId, Version>>& results) const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const ChunkIndex index = entries[i];
-    const Chunk& chunk = chunks_[index];
-    if (!chunk.live() || IdOf(index) != results[i].first || chunk.version != results[i].second ||
-        chunk.copies.torn || chunk.overwrite) {
+    const Chunk& chunk = core_.chunks[index];
+    if (!chunk.live() || core_.IdOf(index) != results[i].first ||
+        chunk.version != results[i].second || chunk.copies.torn || chunk.overwrite) {
       return false;
     }
     for (const Pin& pin : chunk.pins) {
@@ -126,31 +126,32 @@ bool EngineState::AreThere(const std::vector<ChunkIndex>& entries,
 }
 
 // The ids of the written chunks name the results, which others have made.
-absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
-                                      const std::vector<ChunkIndex>& results) {
-  const Session& session = *sessions_.Find(event.session);
+absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
+                                  const std::vector<ChunkIndex>& results) {
+  const Session& session = *core_.sessions.Find(event.session);
   std::vector<ChunkIndex> present;
   for (size_t i = 0; i < results.size(); ++i) {
     const ChunkId id = event.chunks[event.reads + i];
-    const absl::optional<ChunkIndex> index = Find(job, id);
+    const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
     if (!index.has_value()) {
       return absl::NotFoundError(absl::StrCat("there is no chunk ", id.value()));
     }
     present.push_back(*index);
     if (*index == results[i]) continue;
-    Chunk& chunk = chunks_[*index];
+    Chunk& chunk = core_.chunks[*index];
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
     if (own != nullptr || IsInCall(session, *index) || !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
-         !IsShared(*index))) {
+         !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),
                                              " is in use, and is to hold the result of another "
                                              "rank; release it and try again"));
     }
     const bool is_result = std::count(results.begin(), results.end(), *index) != 0;
-    if (is_result || job.names.HasNameOf(results[i], event.session, OwnName(results[i]))) {
+    if (is_result ||
+        job.names.HasNameOf(results[i], event.session, core_.ids.OwnName(results[i]))) {
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", id.value(), " is to hold a result that another chunk of the session holds"));
     }
@@ -163,34 +164,35 @@ absl::Status EngineState::TakeResults(Job& job, const StepCall& event,
   return absl::OkStatus();
 }
 
-void EngineState::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
-  Session* const session = sessions_.Find(event.session);
+void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
+  Session* const session = core_.sessions.Find(event.session);
   const absl::Status status = TakeResults(*session->job, event, results);
-  if (!status.ok()) return Refuse(event.call, status);
-  ++counters_.parts_shared;
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  ++core_.counters.parts_shared;
   PartReply part;
   part.made = true;
-  Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
+  core_.Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
 }
 
 // After a commit: what ranks have made and written over since is of no use to those that are late.
-void EngineState::ForgetLostResults(Job& job) {
+void Sharing::ForgetLostResults(Job& job) {
   job.parts.ForgetUnless(
       [this](const SharedPart& part) { return AreThere(part.writes, part.results); });
 }
 
 // A part that a session computes has ended, or never began.
-void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
-  Session* const session = sessions_.Find(maker);
-  if (number == 0 || session == nullptr || session->job == nullptr) return;
-  SharedParts::Ended ended = session->job->parts.End(maker, number, computed);
+std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t number,
+                                         bool computed) {
+  std::vector<StepCall> again;
+  if (number == 0) return again;
+  SharedParts::Ended ended = job.parts.End(maker, number, computed);
   std::vector<ChunkIndex> writes;
   std::vector<std::pair<ChunkId, Version>> results;
   if (ended.part != nullptr) {
     writes = ended.part->writes;
     for (const ChunkIndex index : writes) {
-      chunks_[index].made = chunks_[index].version;
-      results.emplace_back(IdOf(index), chunks_[index].version);
+      core_.chunks[index].made = core_.chunks[index].version;
+      results.emplace_back(core_.IdOf(index), core_.chunks[index].version);
     }
     ended.part->results = results;
   }
@@ -201,16 +203,44 @@ void EngineState::PartEnded(SessionId maker, uint64_t number, bool computed) {
     if (computed && AreThere(writes, results)) {
       AnswerMade(waiting.call, writes);
     } else {
-      On(waiting.call);  // The first of them makes the part.
+      again.push_back(std::move(waiting.call));  // The first of them makes the part.
     }
+  }
+  return again;
+}
+
+void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
+  if (session.job == nullptr) return;
+  for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
+    core_.Refuse(waiting.call.call, why);
   }
 }
 
-void EngineState::EndWaitingParts(Session& session, const absl::Status& why) {
-  if (session.job == nullptr) return;
-  for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
-    Refuse(waiting.call.call, why);
+// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
+// are late find it in `to`. What has been written since is no result.
+void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
+  SharedParts& parts = core_.chunks[to].job->parts;
+  parts.ForgetWriter(to);
+  if (core_.chunks[to].is_made()) {
+    parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
+  } else {
+    parts.ForgetWriter(from);
   }
 }
+
+void Sharing::On(const PartFailed& signal) {
+  if (signal.unsharing != nullptr) DropCopies(*signal.unsharing);
+  if (signal.offer != nullptr) {
+    DropReaders(*signal.offer);
+    if (signal.offer->repeats) EndOwnOffer(signal.owner);
+  }
+  const auto job = core_.jobs.find(signal.job);
+  if (job == core_.jobs.end()) return;
+  for (StepCall& call : PartEnded(*job->second, signal.owner, signal.part, /*computed=*/false)) {
+    core_.work.Send(StepAgain{std::move(call)});
+  }
+}
+
+void Sharing::Fail(Waiter& waiter, const absl::Status& status) { On(state_.Undo(waiter, status)); }
 
 }  // namespace memtide

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/records.h"
 
 namespace memtide {
 
@@ -22,23 +22,14 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 
 }  // namespace
 
-void EngineState::MarkDirty(ChunkIndex index) {
-  const Chunk& chunk = chunks_[index];
-  if (chunk.job->persistent && !chunk.transient) record_log_.Mark(index);
-}
-
-void EngineState::MarkDirty(const Job& job) {
-  if (job.persistent) record_log_.Mark(job.id);
-}
-
-void EngineState::EmitRecord(size_t before) {
-  if (record_log_.empty()) return;
-  const RecordLog::Changes changes = record_log_.Take();
+void Records::EmitRecord(size_t before) {
+  if (core_.record_log.empty()) return;
+  const RecordLog::Changes changes = core_.record_log.Take();
   Record record;
   for (const JobId id : changes.jobs) {
-    const auto found = jobs_.find(id);
+    const auto found = core_.jobs.find(id);
     // A job whose first memory could not be made never opens, so that it leaves nothing to restore.
-    if (found == jobs_.end() || found->second->state() == JobState::kEnding ||
+    if (found == core_.jobs.end() || found->second->state() == JobState::kEnding ||
         !found->second->making_status.ok()) {
       record.ended.push_back(id);
     } else {
@@ -56,16 +47,17 @@ void EngineState::EmitRecord(size_t before) {
   }
   // The other effects of the event are already there. The edges carry effects out in order, so that
   // the record must precede them.
-  effects_->insert(effects_->begin() + static_cast<std::ptrdiff_t>(before), std::move(record));
+  core_.effects->insert(core_.effects->begin() + static_cast<std::ptrdiff_t>(before),
+                        std::move(record));
 }
 
 // What no id names yet is of no use to the next daemon.
-bool EngineState::IsRecorded(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+bool Records::IsRecorded(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
   return chunk.live() && !chunk.transient && !chunk.job->names.IsUnnamed(index);
 }
 
-JobRecord EngineState::RecordOf(const Job& job) const {
+JobRecord Records::RecordOf(const Job& job) const {
   JobRecord record;
   record.job = job.id;
   record.uid = job.uid;
@@ -96,14 +88,14 @@ JobRecord EngineState::RecordOf(const Job& job) const {
   return record;
 }
 
-ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+ChunkRecord Records::RecordOf(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
   ChunkRecord record;
-  record.chunk = IdOf(index);
+  record.chunk = core_.IdOf(index);
   record.job = chunk.job->id;
   record.kind = chunk.kind;
   record.version = chunk.version;
-  if (chunk.job->keeps_ranks()) record.names = RankNames(index);
+  if (chunk.job->keeps_ranks()) record.names = core_.ids.RankNames(index);
   // `stepped`: a step part writes the slot, or will. `written`: a session may be changing the
   // bytes.
   bool stepped = chunk.blank, written = false;
@@ -130,8 +122,8 @@ ChunkRecord EngineState::RecordOf(ChunkIndex index) const {
   return record;
 }
 
-void EngineState::On(const Restore& event) {
-  MEMTIDE_CHECK(jobs_.empty() && chunks_.size() == 0) << "only before anything else";
+void Records::On(const Restore& event) {
+  MEMTIDE_CHECK(core_.jobs.empty() && core_.chunks.size() == 0) << "only before anything else";
   std::map<JobId, std::vector<const ChunkRecord*>> chunks;
   uint32_t entries = 0, generation = 0;
   const auto is_used = [&](ChunkId id) {
@@ -151,9 +143,9 @@ void EngineState::On(const Restore& event) {
   }
   // Ids of freed chunks must not name later ones. Their generations are not recorded, so all
   // entries begin with the largest that is.
-  chunks_.Restore(entries, generation);
-  next_job_ = std::max(next_job_, event.last_job + 1);
-  next_segment_ = std::max(next_segment_, event.last_segment + 1);
+  core_.chunks.Restore(entries, generation);
+  core_.next_job = std::max(core_.next_job, event.last_job + 1);
+  core_.next_segment = std::max(core_.next_segment, event.last_segment + 1);
   for (const JobRecord& record : event.job_records) {
     KeepNumbersOf(record);
     const absl::Status status = RestoreJob(record, chunks[record.job]);
@@ -161,29 +153,29 @@ void EngineState::On(const Restore& event) {
   }
   for (const Snapshot& snapshot : event.snapshots) {
     KeepNumbersOf(snapshot.job);
-    const auto restored = jobs_.find(snapshot.job.job);
-    if (restored != jobs_.end()) {
+    const auto restored = core_.jobs.find(snapshot.job.job);
+    if (restored != core_.jobs.end()) {
       AdoptSnapshot(*restored->second, snapshot);
     } else {
       RestoreFrom(snapshot);
     }
   }
-  chunks_.ReleaseEmpty();
+  core_.chunks.ReleaseEmpty();
 }
 
 // New jobs and segments must not have the numbers of restored ones.
-void EngineState::KeepNumbersOf(const JobRecord& record) {
-  next_job_ = std::max(next_job_, record.job.value() + 1);
+void Records::KeepNumbersOf(const JobRecord& record) {
+  core_.next_job = std::max(core_.next_job, record.job.value() + 1);
   for (const RegionId region : record.regions) {
-    next_segment_ = std::max(next_segment_, region.value() + 1);
+    core_.next_segment = std::max(core_.next_segment, region.value() + 1);
   }
   for (const StoreId store : record.stores) {
-    next_segment_ = std::max(next_segment_, store.value() + 1);
+    core_.next_segment = std::max(core_.next_segment, store.value() + 1);
   }
 }
 
-void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-                         const absl::Status& why) {
+void Records::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
+                     const absl::Status& why) {
   Record ended;
   ended.ended = {record.job};
   for (const ChunkRecord* chunk : chunks) {
@@ -191,27 +183,27 @@ void EngineState::GiveUp(const JobRecord& record, const std::vector<const ChunkR
   }
   // The job leaves the journal before its memory goes. A daemon that ends in between would
   // otherwise restore a job without memory.
-  Emit(std::move(ended));
-  for (const RegionId region : record.regions) Emit(DropRegion{region, record.job});
-  for (const StoreId store : record.stores) Emit(DropStore{store, record.job});
-  Emit(JobLost{record.job, record.name, record.committed_step, why});
+  core_.Emit(std::move(ended));
+  for (const RegionId region : record.regions) core_.Emit(DropRegion{region, record.job});
+  for (const StoreId store : record.stores) core_.Emit(DropStore{store, record.job});
+  core_.Emit(JobLost{record.job, record.name, record.committed_step, why});
 }
 
-absl::Status EngineState::RestoreJob(const JobRecord& record,
-                                     const std::vector<const ChunkRecord*>& chunks) {
+absl::Status Records::RestoreJob(const JobRecord& record,
+                                 const std::vector<const ChunkRecord*>& chunks) {
   auto made = std::make_unique<Job>();
   Job& job = *made;
   job.id = record.job;
   job.uid = record.uid;
   job.groups = record.groups;
-  job.made_at = now_;
+  job.made_at = core_.now;
   job.name = record.name;
   job.chunk_size = record.chunk_size;
   job.time_to_live = record.time_to_live;
-  job.persistent = options_.persistent_jobs;
+  job.persistent = core_.options.persistent_jobs;
   job.snapshots.every = record.durable_every;
   job.committed_step = record.committed_step;
-  job.manifest = Manifest(&manifest_bytes_, job.uid, record.manifest);
+  job.manifest = Manifest(&core_.manifest_bytes, job.uid, record.manifest);
   job.ranks = static_cast<uint32_t>(record.ranks.size());
   MEMTIDE_RETURN_IF_ERROR(CheckNames(record, chunks));
   MEMTIDE_RETURN_IF_ERROR(RestoreMemory(job, record));
@@ -219,10 +211,10 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
   for (const Tier tier : kLastingTiers) {
     MEMTIDE_ASSIGN_OR_RETURN(slots[static_cast<int>(tier)], TakeRecorded(job, tier, chunks));
     Share& share = job.share(tier);
-    if (share.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(share));
+    if (share.is_elastic()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.RestoreTarget(share));
   }
   Share& device = job.share(Tier::kDevice);
-  if (device.is_elastic()) MEMTIDE_RETURN_IF_ERROR(ledger_.RestoreTarget(device));
+  if (device.is_elastic()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.RestoreTarget(device));
   // Everything that can fail is done. The engine has not pointed at the job so far, so that an
   // error needed no undo.
   std::array<size_t, kTiers> next{};
@@ -231,43 +223,43 @@ absl::Status EngineState::RestoreJob(const JobRecord& record,
     RestoreChunk(job, *chunk);
     for (const Tier tier : kLastingTiers) {
       const int i = static_cast<int>(tier);
-      if (CopyAt(*chunk, tier)) chunks_[index].slot(tier) = std::move(slots[i][next[i]++]);
+      if (CopyAt(*chunk, tier)) core_.chunks[index].slot(tier) = std::move(slots[i][next[i]++]);
     }
-    Rank(index);
-    ScheduleChunk(index);
+    state_.Rank(index);
+    core_.ScheduleChunk(index);
   }
   for (const RankRecord& rank : record.ranks) {
     job.kept_ranks.push_back({SessionId(kFirstKeptRank + job.kept_ranks.size()),
                               rank.committed_step,
-                              Manifest(&manifest_bytes_, job.uid, rank.manifest)});
+                              Manifest(&core_.manifest_bytes, job.uid, rank.manifest)});
   }
   RestoreNames(job, chunks);
   // The sessions have ended with the last daemon. Their processes connect again and join the job by
   // its name.
-  ledger_.SetState(*job.shares, JobState::kLingering);
-  job.lingers_until = now_ + job.time_to_live;
-  for (const RegionId region : record.regions) segments_.emplace(region.value(), &job);
+  core_.ledger.SetState(*job.shares, JobState::kLingering);
+  job.lingers_until = core_.now + job.time_to_live;
+  for (const RegionId region : record.regions) core_.segments.emplace(region.value(), &job);
   for (size_t i = 0; i < record.stores.size(); ++i) {
-    segments_.emplace(record.stores[i].value(), &job);
+    core_.segments.emplace(record.stores[i].value(), &job);
     const bool known = i < record.store_stripes.size();
-    NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
+    state_.NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
   }
-  ExposeRegions(job);
-  jobs_.emplace(job.id, std::move(made));
+  state_.ExposeRegions(job);
+  core_.jobs.emplace(job.id, std::move(made));
   return absl::OkStatus();
 }
 
-absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
-  const std::vector<MemoryKind>& kinds = options_.device_kinds;
+absl::Status Records::RestoreMemory(Job& job, const JobRecord& record) {
+  const std::vector<MemoryKind>& kinds = core_.options.device_kinds;
   // The node may have another device than before. No device memory is restored, so any kind serves.
   const bool known = std::count(kinds.begin(), kinds.end(), record.device_memory) > 0;
   job.device_memory = known ? record.device_memory : kinds.front();
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.Restore(record, job.device_memory));
-  TakeShares(job, std::move(shares));
+                           core_.ledger.Restore(record, job.device_memory));
+  state_.TakeShares(job, std::move(shares));
   const auto back = [&](Tier tier, uint32_t segment) {
-    ledger_.BackSegment(job.share(tier), segment);
-    MarkDirty(job);
+    core_.ledger.BackSegment(job.share(tier), segment);
+    core_.MarkDirty(job);
   };
   for (const RegionId region : record.regions) back(Tier::kHost, region.value());
   for (const StoreId store : record.stores) back(Tier::kSsd, store.value());
@@ -275,7 +267,7 @@ absl::Status EngineState::RestoreMemory(Job& job, const JobRecord& record) {
 }
 
 // The recorded slots of the chunks at the tier, in the order of those that have one.
-absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
+absl::StatusOr<std::vector<Slot>> Records::TakeRecorded(
     Job& job, Tier tier, const std::vector<const ChunkRecord*>& chunks) {
   std::vector<SlotNumber> numbers;
   for (const ChunkRecord* chunk : chunks) {
@@ -299,9 +291,9 @@ absl::StatusOr<std::vector<Slot>> EngineState::TakeRecorded(
                                           " tier twice, or slots that do not exist"));
 }
 
-void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
-  const ChunkIndex index = chunks_.ClaimRestored(record.chunk, &job);
-  Chunk& chunk = chunks_[index];
+void Records::RestoreChunk(Job& job, const ChunkRecord& record) {
+  const ChunkIndex index = core_.chunks.ClaimRestored(record.chunk, &job);
+  Chunk& chunk = core_.chunks[index];
   chunk.kind = record.kind;
   chunk.home = job.home;
   chunk.version = record.version;
@@ -313,7 +305,7 @@ void EngineState::RestoreChunk(Job& job, const ChunkRecord& record) {
     chunk.copies.valid.Add(tier);
     if (tier == Tier::kSsd) chunk.copies.sums = copy->sums;
     if (tier == Tier::kHost) {
-      chunk.copies.insertion_seq[static_cast<int>(tier)] = ++insertions_;
+      chunk.copies.insertion_seq[static_cast<int>(tier)] = ++core_.insertions;
     }
   }
 }

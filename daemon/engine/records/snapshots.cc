@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/records.h"
 
 namespace memtide {
 
@@ -37,13 +37,13 @@ bool BelongsInSnapshot(const Chunk& chunk) {
 
 }  // namespace
 
-absl::Status EngineState::CheckDurable(const OpenCall& event) const {
+absl::Status Records::CheckDurable(const OpenCall& event) const {
   const char* lacks = nullptr;
   if (event.job_name.empty()) {
     lacks = "a job with a name";
   } else if (event.time_to_live == Duration(0) && !event.chunk_size.IsZero()) {
     lacks = "a time to live";
-  } else if (options_.ssd_capacity.IsZero()) {
+  } else if (core_.options.ssd_capacity.IsZero()) {
     lacks = "an SSD pool, which this node has not";
   }
   if (lacks == nullptr) return absl::OkStatus();
@@ -51,47 +51,47 @@ absl::Status EngineState::CheckDurable(const OpenCall& event) const {
                                                  ": to be durable, a job needs ", lacks));
 }
 
-void EngineState::SetDurable(Job& job, uint32_t every) {
+void Records::SetDurable(Job& job, uint32_t every) {
   job.snapshots.every = every;
-  MarkDirty(job);
+  core_.MarkDirty(job);
 }
 
 // Answers the commit of the step now, or when the step is on stable storage.
-void EngineState::AnswerCommit(Job& job, const CommitCall& event) {
+void Records::AnswerCommit(Job& job, const CommitCall& event) {
   JobSnapshots& snapshots = job.snapshots;
-  const uint32_t rank = job.keeps_ranks() ? sessions_.Find(event.session)->rank : 0;
+  const uint32_t rank = job.keeps_ranks() ? core_.sessions.Find(event.session)->rank : 0;
   const bool is_due = job.is_durable() && event.step % snapshots.every == 0;
-  if (!is_due || snapshots.SavedStep(rank) >= event.step) return Answer(event.call);
+  if (!is_due || snapshots.SavedStep(rank) >= event.step) return core_.Answer(event.call);
   EndWaitForSnapshot(job, event.session, absl::AbortedError("the session has called again"));
   snapshots.commits.push_back(
-      {event.call, event.session, rank, event.step, now_ + options_.limits.max_wait});
+      {event.call, event.session, rank, event.step, core_.now + core_.options.limits.max_wait});
   if (!snapshots.saving.has_value()) BeginSaving(job);
   // While the drive refuses all writes, the next try is the answer.
   Instant& next_try = job.failed_writes.next_try;
-  next_try = std::min<Instant>(next_try, now_ + std::chrono::seconds(1));
+  next_try = std::min<Instant>(next_try, core_.now + std::chrono::seconds(1));
 }
 
 // The job has no session any more: the steps after the last durable one are saved, too.
-void EngineState::SaveLastSteps(Job& job) {
+void Records::SaveLastSteps(Job& job) {
   if (!job.is_durable() || job.snapshots.saving.has_value()) return;
   if (job.committed_step > 0 && job.snapshots.saved_steps != job.CommittedSteps()) BeginSaving(job);
 }
 
-void EngineState::BeginSaving(Job& job) {
+void Records::BeginSaving(Job& job) {
   job.snapshots.saving.emplace();
   SaveWhenWritten(job);
 }
 
 // Lists what has yet to be written, and saves the snapshot if there is no such content. What was
 // written may have changed meanwhile, so that all of the job is examined again.
-void EngineState::SaveWhenWritten(Job& job) {
+void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
   for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || chunks_[index].valid_at(Tier::kSsd)) continue;
-    if (!IsRecorded(index) || !BelongsInSnapshot(chunks_[index])) continue;
+    if (index == kNoChunk || core_.chunks[index].valid_at(Tier::kSsd)) continue;
+    if (!IsRecorded(index) || !BelongsInSnapshot(core_.chunks[index])) continue;
     saving.unwritten.insert(index);
-    ScheduleChunk(index);
+    core_.ScheduleChunk(index);
   }
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
@@ -102,61 +102,45 @@ void EngineState::SaveWhenWritten(Job& job) {
     if (index == kNoChunk || !IsRecorded(index)) continue;
     ChunkRecord record = RecordOf(index);
     record.host.reset();
-    if (BelongsInSnapshot(chunks_[index])) {
-      saving.slots.push_back(chunks_[index].slot(Tier::kSsd).number());
+    if (BelongsInSnapshot(core_.chunks[index])) {
+      saving.slots.push_back(core_.chunks[index].slot(Tier::kSsd).number());
     } else {
-      record.torn = record.torn || !chunks_[index].copies.valid.empty();
+      record.torn = record.torn || !core_.chunks[index].copies.valid.empty();
       record.ssd->valid = false;
       record.ssd->sums.clear();
     }
     save.snapshot.chunks.push_back(std::move(record));
   }
   for (const SlotNumber slot : saving.slots) job.share(Tier::kSsd).Quarantine(slot);
-  Emit(std::move(save));
+  core_.Emit(std::move(save));
 }
 
 // The next part of the way to SSD of a chunk that belongs in the snapshot.
-// REQUIRES: one is being saved.
-void EngineState::WriteForSnapshot(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  if (chunk.copies.flight || chunk.job->snapshots.saving->unwritten.count(index) == 0) return;
-  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk)) return LeaveSnapshot(index);
+void Records::WriteForSnapshot(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
+  const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
+  if (!saving.has_value()) return;
+  if (chunk.copies.flight || saving->unwritten.count(index) == 0) return;
+  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk))
+    return LeaveSnapshot(*chunk.job, index);
   if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
   if (chunk.valid_at(Tier::kHost)) {
-    if (LeaveSnapshotSlot(index) && BeginWrite(index)) Start(index, Tier::kHost, Tier::kSsd);
-  } else if (TakeSlot(index, Tier::kHost)) {
-    Start(index, Tier::kDevice, Tier::kHost);
+    if (state_.LeaveSnapshotSlot(index) && state_.BeginWrite(index))
+      state_.Start(index, Tier::kHost, Tier::kSsd);
+  } else if (state_.TakeSlot(index, Tier::kHost)) {
+    state_.Start(index, Tier::kDevice, Tier::kHost);
   }
 }
 
 // The snapshot that is being saved, if there is one, waits for the chunk no more.
-void EngineState::LeaveSnapshot(ChunkIndex index) {
-  Job& job = *chunks_[index].job;
+void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
   if (!job.snapshots.saving.has_value()) return;
   if (job.snapshots.saving->unwritten.erase(index) > 0) SaveWhenWritten(job);
 }
 
-// Before the chunk is written to SSD: it leaves a slot that a snapshot names. False: there is no
-// other slot until a snapshot is saved.
-bool EngineState::LeaveSnapshotSlot(ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
-  Job& job = *chunk.job;
-  Share& ssd = job.share(Tier::kSsd);
-  Slot& slot = chunk.slot(Tier::kSsd);
-  if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
-  Slot other = ssd.Take();
-  if (other) {
-    slot = std::move(other);
-    MarkDirty(index);
-    return true;
-  }
-  RetryLater(index);
-  return false;
-}
-
-void EngineState::On(const SnapshotSaved& event) {
-  const auto found = jobs_.find(event.job);
-  if (found == jobs_.end()) return;
+void Records::On(const SnapshotSaved& event) {
+  const auto found = core_.jobs.find(event.job);
+  if (found == core_.jobs.end()) return;
   Job& job = *found->second;
   JobSnapshots& snapshots = job.snapshots;
   if (!snapshots.saving.has_value()) return;  // The job ends.
@@ -179,7 +163,7 @@ void EngineState::On(const SnapshotSaved& event) {
   if (!event.status.ok()) RefuseCommits(job, event.status);
   for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
     if (commit.step <= snapshots.SavedStep(commit.rank)) {
-      Answer(commit.call);
+      core_.Answer(commit.call);
     } else {
       snapshots.commits.push_back(std::move(commit));
     }
@@ -190,57 +174,57 @@ void EngineState::On(const SnapshotSaved& event) {
 
 // What was not flushed may be gone although the drive takes the next flush: it is written again
 // from where there is another copy.
-void EngineState::DistrustStores(Job& job) {
+void Records::DistrustStores(Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
-    Chunk& chunk = chunks_[index];
+    Chunk& chunk = core_.chunks[index];
     const bool has_other = chunk.valid_at(Tier::kHost) || chunk.valid_at(Tier::kDevice);
     if (!chunk.live() || !chunk.valid_at(Tier::kSsd) || !has_other) continue;
     chunk.copies.valid.Remove(Tier::kSsd);
     chunk.copies.sums.clear();
-    MarkDirty(index);
-    Rank(index);
-    ScheduleChunk(index);
+    core_.MarkDirty(index);
+    state_.Rank(index);
+    core_.ScheduleChunk(index);
   }
 }
 
 // The commits that wait for a snapshot get the reason why there is none; its writes are tried on.
-void EngineState::RefuseCommits(Job& job, const absl::Status& why) {
+void Records::RefuseCommits(Job& job, const absl::Status& why) {
   for (const JobSnapshots::WaitingCommit& commit : std::exchange(job.snapshots.commits, {})) {
-    Refuse(commit.call, absl::Status(why.code(), NotDurable(commit.step, why)));
+    core_.Refuse(commit.call, absl::Status(why.code(), NotDurable(commit.step, why)));
   }
 }
 
-std::string EngineState::NotDurable(uint64_t step, const absl::Status& why) {
+std::string Records::NotDurable(uint64_t step, const absl::Status& why) {
   return absl::StrCat("step ", step, " is committed, but not on stable storage: ", why.message());
 }
 
-void EngineState::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
+void Records::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
   for (const SlotNumber slot : slots) job.share(Tier::kSsd).EndQuarantine(slot);
 }
 
 // The session's commit waits no more, if one does.
-void EngineState::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
+void Records::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
   std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
   const auto found = std::find_if(commits.begin(), commits.end(), [session](const auto& commit) {
     return commit.session == session;
   });
   if (found == commits.end()) return;
-  Refuse(found->call, why);
+  core_.Refuse(found->call, why);
   commits.erase(found);
 }
 
-void EngineState::ExpireWaitForSnapshot(Job& job) {
+void Records::ExpireWaitForSnapshot(Job& job) {
   std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
   for (size_t i = 0; i < commits.size();) {
     const JobSnapshots::WaitingCommit commit = commits[i];
-    if (now_ < commit.deadline) {
+    if (core_.now < commit.deadline) {
       ++i;
       continue;
     }
     absl::Status why = AwaitsBudget(absl::StrCat("the durable step ", commit.step));
-    if (writes_.WaitingOf(job.id) == 0) {
-      ++counters_.deadlines_exceeded;
+    if (core_.writes.WaitingOf(job.id) == 0) {
+      ++core_.counters.deadlines_exceeded;
       const absl::Status late = absl::DeadlineExceededError(
           absl::StrCat("the SSD was too slow; ", job.last_error.message()));
       why = absl::Status(late.code(), NotDurable(commit.step, late));
@@ -250,19 +234,19 @@ void EngineState::ExpireWaitForSnapshot(Job& job) {
 }
 
 // The job ends, and what it has on stable storage with it.
-void EngineState::EndSnapshots(Job& job) {
+void Records::EndSnapshots(Job& job) {
   if (!job.is_durable()) return;
   EndQuarantines(job, job.snapshots.slots);
   if (job.snapshots.saving.has_value()) EndQuarantines(job, job.snapshots.saving->slots);
   job.snapshots = {};
   DropSnapshot drop{job.id, {}};
   for (const uint32_t store : job.share(Tier::kSsd).segments()) drop.stores.emplace_back(store);
-  Emit(std::move(drop));
+  core_.Emit(std::move(drop));
 }
 
 // The job was restored, from the snapshot or from records, which are newer: what the snapshot names
 // stays where it is until the next one.
-void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
+void Records::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
   Share& ssd = job.share(Tier::kSsd);
   if (!ssd.exists()) return;
   job.snapshots.every = snapshot.job.durable_every;
@@ -278,12 +262,12 @@ void EngineState::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
 }
 
 // A durable job that no record names. Its files stay, whatever happens here.
-void EngineState::RestoreFrom(const Snapshot& snapshot) {
+void Records::RestoreFrom(const Snapshot& snapshot) {
   const JobRecord& record = snapshot.job;
   std::vector<const ChunkRecord*> chunks;
   absl::Status status;
   for (const ChunkRecord& chunk : snapshot.chunks) {
-    if (chunks_[IndexOf(chunk.chunk)].job != nullptr) {
+    if (core_.chunks[IndexOf(chunk.chunk)].job != nullptr) {
       status = absl::FailedPreconditionError(absl::StrCat(
           "another job has chunk ", chunk.chunk.value(), "; end that job and restart memtided"));
     }
@@ -291,15 +275,25 @@ void EngineState::RestoreFrom(const Snapshot& snapshot) {
   }
   if (status.ok()) status = RestoreJob(record, chunks);
   if (!status.ok()) {
-    for (const StoreId store : record.stores) Emit(DropStore{store, record.job});
-    Emit(JobLost{record.job, record.name, record.committed_step, status, /*is_saved=*/true});
+    for (const StoreId store : record.stores) core_.Emit(DropStore{store, record.job});
+    core_.Emit(JobLost{record.job, record.name, record.committed_step, status, /*is_saved=*/true});
     return;
   }
-  Job& job = *jobs_.at(record.job);
+  Job& job = *core_.jobs.at(record.job);
   AdoptSnapshot(job, snapshot);
-  job.persistent = options_.persistent_jobs;
-  MarkDirty(job);
-  for (const ChunkRecord* chunk : chunks) MarkDirty(IndexOf(chunk->chunk));
+  job.persistent = core_.options.persistent_jobs;
+  core_.MarkDirty(job);
+  for (const ChunkRecord* chunk : chunks) core_.MarkDirty(IndexOf(chunk->chunk));
+}
+
+void Records::On(const ChunkFreed& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) LeaveSnapshot(*found->second, signal.chunk);
+}
+
+void Records::On(const WritesFail& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) RefuseCommits(*found->second, signal.why);
 }
 
 }  // namespace memtide

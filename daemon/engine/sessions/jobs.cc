@@ -1,4 +1,6 @@
 // Jobs: opening, leaving, ending.
+#include "daemon/engine/jobs.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -6,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/inspection/info.h"
 
 namespace memtide {
 
@@ -30,7 +32,7 @@ std::string RanksText(uint32_t ranks) {
 
 }  // namespace
 
-absl::Status EngineState::CheckOpen(const OpenCall& event) const {
+absl::Status Jobs::CheckOpen(const OpenCall& event) const {
   if (event.job_name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("job_name has ", event.job_name.size(), " bytes; at most ", kMaxJobNameBytes));
@@ -48,17 +50,18 @@ absl::Status EngineState::CheckOpen(const OpenCall& event) const {
         "chunk_size_bytes is ", event.chunk_size.count(), "; it must be a multiple of ",
         FormatBytes(kChunkAlignment), " and at most ", FormatBytes(kMaxChunkSize)));
   }
-  if (event.time_to_live < Duration(0) || event.time_to_live > options_.limits.max_time_to_live) {
+  if (event.time_to_live < Duration(0) ||
+      event.time_to_live > core_.options.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
-  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(CheckDurable(event));
-  return ledger_.CheckDevice(event);
+  if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(records_.CheckDurable(event));
+  return core_.ledger.CheckDevice(event);
 }
 
 // A name belongs to one user: the job of another user with the same name is never joined.
-Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
+Job* Jobs::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   if (event.job_name.empty()) return nullptr;
-  for (auto& [id, job] : jobs_) {
+  for (auto& [id, job] : core_.jobs) {
     if (job->state() != JobState::kEnding && job->uid == uid && job->name == event.job_name) {
       return job.get();
     }
@@ -67,15 +70,15 @@ Job* EngineState::FindJobToJoin(const OpenCall& event, uint32_t uid) {
 }
 
 // Whether a session waits to join the job, which must not end before.
-bool EngineState::IsAwaited(const Job& job) const {
-  return std::any_of(opens_.begin(), opens_.end(), [this, &job](const WaitingOpen& open) {
-    const Session* const session = sessions_.Find(open.call.session);
+bool Jobs::IsAwaited(const Job& job) const {
+  return std::any_of(core_.opens.begin(), core_.opens.end(), [this, &job](const WaitingOpen& open) {
+    const Session* const session = core_.sessions.Find(open.call.session);
     return !job.name.empty() && open.call.job_name == job.name && session->uid == job.uid;
   });
 }
 
 // Whether the session may be one more of the job, and one more rank.
-absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) const {
+absl::Status Jobs::CheckJoins(const Job& job, const OpenCall& event) const {
   const Share& device = job.share(Tier::kDevice);
   if (device.exists() && event.device.value_or(device.pool().device) != device.pool().device) {
     return absl::FailedPreconditionError(
@@ -83,7 +86,7 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
                      ", not on device ", *event.device,
                      ": join it from a process that uses that device, or end it first"));
   }
-  if (device.exists()) MEMTIDE_RETURN_IF_ERROR(ledger_.StateOf(device.pool().device));
+  if (device.exists()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.StateOf(device.pool().device));
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", RanksText(job.ranks), ", not ",
@@ -95,179 +98,180 @@ absl::Status EngineState::CheckJoins(const Job& job, const OpenCall& event) cons
         "\" is not durable, and has no room for it: end it first (`memtide admin end`)"));
   }
   for (const SessionId id : job.sessions) {
-    if (job.ranks == 0 || sessions_.Find(id)->rank != event.rank) continue;
+    if (job.ranks == 0 || core_.sessions.Find(id)->rank != event.rank) continue;
     return absl::FailedPreconditionError(absl::StrCat("rank ", event.rank, " of job \"", job.name,
                                                       "\" is there already, as another process"));
   }
   return absl::OkStatus();
 }
 
-void EngineState::On(const OpenCall& event) {
-  Session* session = sessions_.Find(event.session);
+void Jobs::On(const OpenCall& event) {
+  Session* session = core_.sessions.Find(event.session);
   if (session == nullptr) {
-    Answer(event.call, absl::UnauthenticatedError("the session has ended; connect again"));
+    core_.Answer(event.call, absl::UnauthenticatedError("the session has ended; connect again"));
     return;
   }
-  sessions_.Renew(*session, now_);
+  core_.sessions.Renew(*session, core_.now);
   absl::Status status = CheckOpen(event);
   if (session->job != nullptr || session->opening) {
     status = absl::FailedPreconditionError("the session has a job open already");
-  } else if (draining_ || refuses_sessions_) {
+  } else if (core_.draining || core_.refuses_sessions) {
     status = absl::UnavailableError("the memtide daemon is draining and opens no job");
   }
-  if (!status.ok()) return Refuse(event.call, status);
+  if (!status.ok()) return core_.Refuse(event.call, status);
 
-  OpenNowOrLater(*session, event, now_ + kEndingPatience);
+  OpenNowOrLater(*session, event, core_.now + kEndingPatience);
 }
 
-void EngineState::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
-  const absl::Status in_group = CheckGroup(session, event);
-  if (!in_group.ok()) return Refuse(event.call, in_group);
+void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
+  const absl::Status in_group = commits_.CheckGroup(session, event);
+  if (!in_group.ok()) return core_.Refuse(event.call, in_group);
   if (Job* job = FindJobToJoin(event, session.uid)) {
     if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
-      return Refuse(event.call,
-                    absl::FailedPreconditionError(absl::StrCat(
-                        "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
-                        ", not of ", FormatBytes(event.chunk_size))));
+      return core_.Refuse(
+          event.call, absl::FailedPreconditionError(absl::StrCat(
+                          "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
+                          ", not of ", FormatBytes(event.chunk_size))));
     }
     const absl::Status joins = CheckJoins(*job, event);
-    if (!joins.ok()) return Refuse(event.call, joins);
-    if (const absl::Status exposed = CheckExposed(*job); !exposed.ok()) {
+    if (!joins.ok()) return core_.Refuse(event.call, joins);
+    if (const absl::Status exposed = state_.CheckExposed(*job); !exposed.ok()) {
       // Regions are replaced as soon as the job has no session.
-      if (!job->sessions.empty() && now_ >= deadline) return Refuse(event.call, exposed);
+      if (!job->sessions.empty() && core_.now >= deadline) return core_.Refuse(event.call, exposed);
       session.opening = true;
-      opens_.push_back({event, deadline});
+      core_.opens.push_back({event, deadline});
       return;
     }
     // Until the Open is answered, the session counts as opening, and does not expire.
     session.job = job;
-    SetRank(session, event);
+    commits_.SetRank(session, event);
     session.opening = true;
     if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
-    if (event.durable_every > 0) SetDurable(*job, event.durable_every);
+    if (event.durable_every > 0) records_.SetDurable(*job, event.durable_every);
     job->sessions.push_back(session.id);
     job->joining.push_back(event);
-    if (job->state() == JobState::kLingering) ledger_.SetState(*job->shares, JobState::kRunning);
+    if (job->state() == JobState::kLingering)
+      core_.ledger.SetState(*job->shares, JobState::kRunning);
     // A job in kMaking answers when its first memory is made.
     if (job->state() == JobState::kRunning) FinishOpening(*job);
     return;
   }
   if (event.chunk_size.IsZero()) {
-    return Refuse(event.call,
-                  absl::InvalidArgumentError(
-                      "chunk_size_bytes is zero, and there is no job of that name to join"));
+    return core_.Refuse(event.call,
+                        absl::InvalidArgumentError(
+                            "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
   // Errors that waiting cannot mend are refused before the call may wait.
-  const absl::StatusOr<MemoryKind> kind = DeviceMemory(event);
-  if (!kind.ok()) return Refuse(event.call, kind.status());
+  const absl::StatusOr<MemoryKind> kind = state_.DeviceMemory(event);
+  if (!kind.ok()) return core_.Refuse(event.call, kind.status());
   OpenCall open = event;
   open.device_memory = *kind;
-  const bool some_end = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+  const bool some_end = std::any_of(core_.jobs.begin(), core_.jobs.end(), [](const auto& entry) {
     return entry.second->state() == JobState::kEnding;
   });
-  const bool in_time = now_ < deadline, may_wait = some_end && in_time;
+  const bool in_time = core_.now < deadline, may_wait = some_end && in_time;
   // A share of all free memory includes what ending jobs are about to free. Otherwise a script that
   // is restarted at once would get little.
   const bool wants_all = open.device_share.IsZero() || open.host_share.IsZero();
   if (!may_wait || !wants_all) {
     const absl::Status status = MakeJob(open, session);
     if (status.ok()) return;
-    if (!MayBeLentLater(status)) return Refuse(event.call, status);
+    if (!MayBeLentLater(status)) return core_.Refuse(event.call, status);
     // Memory that other jobs are to give back may have to be written first.
-    if (!in_time && writes_.waiting() > 0)
-      return Refuse(event.call, AwaitsBudget("memory for a job"));
-    if (!in_time) return Refuse(event.call, GaveNothingBack(status));
+    if (!in_time && core_.writes.waiting() > 0)
+      return core_.Refuse(event.call, AwaitsBudget("memory for a job"));
+    if (!in_time) return core_.Refuse(event.call, GaveNothingBack(status));
     session.opening = true;
-    opens_.push_back({open, deadline});
-    if (ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
+    core_.opens.push_back({open, deadline});
+    if (state_.ReclaimForOpen(open, {session.uid, session.groups}) || some_end) return;
     session.opening = false;
-    opens_.pop_back();
-    return Refuse(event.call, status);
+    core_.opens.pop_back();
+    return core_.Refuse(event.call, status);
   }
   session.opening = true;
-  opens_.push_back({open, deadline});
+  core_.opens.push_back({open, deadline});
 }
 
-void EngineState::OpenWaiting() {
+void Jobs::OpenWaiting() {
   // Each call is tried once: OpenNowOrLater() queues it again, behind the others, if it must go on
   // waiting.
-  for (size_t count = opens_.size(); count > 0; --count) {
-    const WaitingOpen open = opens_.front();
-    opens_.pop_front();
-    Session& session = *sessions_.Find(open.call.session);
+  for (size_t count = core_.opens.size(); count > 0; --count) {
+    const WaitingOpen open = core_.opens.front();
+    core_.opens.pop_front();
+    Session& session = *core_.sessions.Find(open.call.session);
     session.opening = false;
-    sessions_.Renew(session, now_);  // It could not renew while it waited.
-    if (draining_ || refuses_sessions_) {
-      Refuse(open.call.call,
-             absl::UnavailableError("the memtide daemon is draining and opens no job"));
+    core_.sessions.Renew(session, core_.now);  // It could not renew while it waited.
+    if (core_.draining || core_.refuses_sessions) {
+      core_.Refuse(open.call.call,
+                   absl::UnavailableError("the memtide daemon is draining and opens no job"));
       continue;
     }
     OpenNowOrLater(session, open.call, open.deadline);
   }
 }
 
-absl::Status EngineState::MakeJob(const OpenCall& event, Session& session) {
+absl::Status Jobs::MakeJob(const OpenCall& event, Session& session) {
   auto job = std::make_unique<Job>();
-  job->id = JobId(next_job_);
+  job->id = JobId(core_.next_job);
   job->uid = session.uid;
   job->groups = session.groups;
-  job->made_at = now_;
+  job->made_at = core_.now;
   job->name = event.job_name;
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
   job->ranks = event.ranks;
   if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
-  MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, DeviceMemory(event));
+  MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, state_.DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
-                           ledger_.Lend(job->id, job->owner(), event, job->device_memory));
-  TakeShares(*job, std::move(shares));
+                           core_.ledger.Lend(job->id, job->owner(), event, job->device_memory));
+  state_.TakeShares(*job, std::move(shares));
   job->snapshots.every = event.durable_every;
   // Nothing would be left of a job whose home is the device.
-  job->persistent =
-      options_.persistent_jobs && event.time_to_live > Duration(0) && job->home != Tier::kDevice;
-  MarkDirty(*job);
+  job->persistent = core_.options.persistent_jobs && event.time_to_live > Duration(0) &&
+                    job->home != Tier::kDevice;
+  core_.MarkDirty(*job);
   // From here on nothing fails, so that a refused Open uses no number.
-  ++next_job_;
+  ++core_.next_job;
   session.job = job.get();
-  SetRank(session, event);
+  commits_.SetRank(session, event);
   session.opening = true;
   if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
   job->sessions.push_back(session.id);
   job->joining.push_back(event);
   Job& made = *job;
-  jobs_.emplace(made.id, std::move(job));
+  core_.jobs.emplace(made.id, std::move(job));
   // The Open waits for the first memory at each of these tiers. A store is made when chunks are
   // allocated.
   for (const Tier tier : kMemoryTiers) {
-    if (made.share(tier).exists()) Grow(made, tier);
+    if (made.share(tier).exists()) state_.Grow(made, tier);
   }
   return absl::OkStatus();
 }
 
-void EngineState::FinishOpening(Job& job) {
+void Jobs::FinishOpening(Job& job) {
   std::vector<OpenCall> joining;
   joining.swap(job.joining);
   // A job without memory at one of its tiers could never serve a fetch there.
   if (job.state() == JobState::kMaking && !job.making_status.ok()) {
     for (const OpenCall& open : joining) {
-      sessions_.Find(open.session)->opening = false;
-      sessions_.Find(open.session)->job = nullptr;
-      Refuse(open.call, job.making_status);
+      core_.sessions.Find(open.session)->opening = false;
+      core_.sessions.Find(open.session)->job = nullptr;
+      core_.Refuse(open.call, job.making_status);
     }
     job.sessions.clear();
     EndJob(job);
     return;
   }
-  ledger_.SetState(*job.shares, JobState::kRunning);
+  core_.ledger.SetState(*job.shares, JobState::kRunning);
   for (const OpenCall& open : joining) AnswerOpen(job, open);
 }
 
 // Announces an elastic share by its limit, which it may reach later. The present budget follows at
 // the end of the function.
-void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
-  Session& session = *sessions_.Find(event.session);
+void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
+  Session& session = *core_.sessions.Find(event.session);
   session.opening = false;
-  sessions_.Renew(session, now_);  // It could not renew while it waited.
+  core_.sessions.Renew(session, core_.now);  // It could not renew while it waited.
   OpenReply open;
   open.committed_step = job.committed_step;
   open.manifest = job.manifest.text();
@@ -276,7 +280,7 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
     open.manifest = job.kept_ranks[session.rank].manifest.text();
   }
   session.committed_step = session.opened_at_step = open.committed_step;
-  JoinGroup(session);
+  commits_.JoinGroup(session);
   open.session = session.id;
   open.job = job.id;
   open.chunk_size = job.chunk_size;
@@ -289,40 +293,40 @@ void EngineState::AnswerOpen(Job& job, const OpenCall& event) {
   open.max_chunks = job.MaxChunks();
   const Share& work = job.share(job.work);
   open.lease_budget = job.AnnouncedLeaseBudget();
-  open.session_lease = options_.limits.session_lease;
+  open.session_lease = core_.options.limits.session_lease;
   open.device_memory = job.device_memory;
   for (const Tier tier : kMemoryTiers) {
     for (const uint32_t segment : job.share(tier).segments()) {
       // The slot of this region was given back.
       if (segment == kNoSegment) continue;
       open.regions.push_back(RegionId(segment));
-      Emit(SendRegion{event.session, RegionId(segment)});
+      core_.Emit(SendRegion{event.session, RegionId(segment)});
     }
   }
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(open);
-  Emit(std::move(reply));
+  core_.Emit(std::move(reply));
   if (work.slots().size() < job.AnnouncedSlots()) {
-    SendBudget(event.session, work.slots().size(), work.most_slots());
+    state_.SendBudget(event.session, work.slots().size(), work.most_slots());
   }
 }
 
-void EngineState::LeaveJob(Session& session) {
-  const auto waits = std::find_if(opens_.begin(), opens_.end(), [&session](const auto& open) {
-    return open.call.session == session.id;
-  });
-  if (waits != opens_.end()) {
-    Answer(waits->call.call, absl::UnavailableError("the session ended"));
-    opens_.erase(waits);
+void Jobs::LeaveJob(Session& session) {
+  const auto waits =
+      std::find_if(core_.opens.begin(), core_.opens.end(),
+                   [&session](const auto& open) { return open.call.session == session.id; });
+  if (waits != core_.opens.end()) {
+    core_.Answer(waits->call.call, absl::UnavailableError("the session ended"));
+    core_.opens.erase(waits);
   }
   if (session.job == nullptr) return;
   Job& job = *session.job;
   session.job = nullptr;
-  EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
+  records_.EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
   const auto unavailable = [&](CallId call) {
-    Answer(call, absl::UnavailableError("the session ended"));
+    core_.Answer(call, absl::UnavailableError("the session ended"));
   };
   for (size_t i = job.joining.size(); i > 0; --i) {
     if (job.joining[i - 1].session != session.id) continue;
@@ -335,60 +339,79 @@ void EngineState::LeaveJob(Session& session) {
     job.allocating.erase(job.allocating.begin() + (i - 1));
   }
   if (job.keeps_ranks()) {
-    FreeTransient(job, session.id);
+    state_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
-    FreeOrphans(job);
+    sharing_.FreeOrphans(job);
   }
   // What waited behind them may need no memory that has yet to be made.
-  if (!job.sessions.empty()) return AllocateWaiting(job);
+  if (!job.sessions.empty()) return state_.AllocateWaiting(job);
   // A job that never opened does not linger.
   const bool lingers = job.time_to_live > Duration(0) && !job.lingers_no_more;
   if (lingers && job.state() == JobState::kRunning) {
-    ledger_.SetState(*job.shares, JobState::kLingering);
+    core_.ledger.SetState(*job.shares, JobState::kLingering);
     job.has_lost_regions = false;
-    job.lingers_until = now_ + job.time_to_live;
-    FreeTransient(job);
-    return SaveLastSteps(job);
+    job.lingers_until = core_.now + job.time_to_live;
+    state_.FreeTransient(job);
+    return records_.SaveLastSteps(job);
   }
   EndJob(job);
 }
 
-void EngineState::EndJob(Job& job) {
+void Jobs::EndJob(Job& job) {
   MEMTIDE_CHECK(job.sessions.empty());
-  ledger_.SetState(*job.shares, JobState::kEnding);
-  MarkDirty(job);
-  EndSnapshots(job);
+  core_.ledger.SetState(*job.shares, JobState::kEnding);
+  core_.MarkDirty(job);
+  records_.EndSnapshots(job);
   // FreeChunk() changes the members, so that the loop is over a copy.
   for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index != kNoChunk && chunks_[index].live()) FreeChunk(index);
+    if (index != kNoChunk && core_.chunks[index].live()) state_.FreeChunk(index);
   }
-  MaybeDropMemory(job);
+  state_.MaybeDropMemory(job);
 }
 
-void EngineState::On(const EndJobCall& event) {
-  const auto found = jobs_.find(event.job);
-  Job* const job = found == jobs_.end() ? nullptr : found->second.get();
+void Jobs::On(const EndJobCall& event) {
+  const auto found = core_.jobs.find(event.job);
+  Job* const job = found == core_.jobs.end() ? nullptr : found->second.get();
   // The hidden job of common contents ends with those that use it.
   if (job == nullptr || job->state() == JobState::kEnding || job->contents != nullptr ||
       event.viewer.value_or(job->uid) != job->uid) {
-    return Refuse(event.call,
-                  absl::NotFoundError(absl::StrCat("there is no job ", event.job.value(),
-                                                   " of yours that has not ended; `memtide admin "
-                                                   "list` lists the jobs")));
+    return core_.Refuse(
+        event.call, absl::NotFoundError(absl::StrCat("there is no job ", event.job.value(),
+                                                     " of yours that has not ended; `memtide admin "
+                                                     "list` lists the jobs")));
   }
   Reply reply;
   reply.call = event.call;
-  reply.value = EndJobReply{InfoOf(*job)};
+  reply.value = EndJobReply{InfoOf(core_, *job)};
   const absl::Status why = absl::AbortedError(
       absl::StrCat("job ", job->id.value(), " was ended by `memtide admin end`"));
   job->lingers_no_more = true;
   for (const SessionId id : std::vector<SessionId>(job->sessions)) {
-    Emit(CloseSession{id, why});
-    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
+    core_.Emit(CloseSession{id, why});
+    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
   // It has ended with its last session, if it had one.
   if (job->state() != JobState::kEnding) EndJob(*job);
-  Emit(std::move(reply));
+  core_.Emit(std::move(reply));
+}
+
+void Jobs::On(const JobMade& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found != core_.jobs.end()) FinishOpening(*found->second);
+}
+
+void Jobs::On(const RegionsReplaced&) { OpenWaiting(); }
+
+void Jobs::On(const WrittenUnseen& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found == core_.jobs.end()) return;
+  for (const SessionId id : std::vector<SessionId>(found->second->sessions)) {
+    core_.Emit(CloseSession{id, signal.why});
+    EndSession(*core_.sessions.Find(id), signal.why, Ending::kAbrupt);
+  }
+  // A job with a time to live goes on without sessions.
+  const auto lingers = core_.jobs.find(signal.job);
+  if (lingers != core_.jobs.end()) state_.DropUnannounced(*lingers->second);
 }
 
 }  // namespace memtide

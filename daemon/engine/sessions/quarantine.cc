@@ -12,12 +12,13 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/state.h"
+#include "base/check.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::Quarantine(SessionId session, ChunkIndex index) {
-  Chunk& chunk = chunks_[index];
+void Jobs::Quarantine(SessionId session, ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
   const SlotNumber slot = chunk.slot(Tier::kDevice).number();
   chunk.job->share(Tier::kDevice).Quarantine(slot);
   Quarantined& quarantined = quarantines_[session];
@@ -27,43 +28,44 @@ void EngineState::Quarantine(SessionId session, ChunkIndex index) {
     // A transfer from the slot may be in flight: then the slot follows when that has ended.
     chunk.copies.valid.Remove(Tier::kDevice);
   }
-  ScheduleChunk(index);
+  core_.ScheduleChunk(index);
 }
 
-bool EngineState::InQuarantine(const Chunk& chunk) const {
-  const Slot& slot = chunk.slot(Tier::kDevice);
-  return slot && chunk.job->share(Tier::kDevice).slots().in_quarantine(slot.number());
-}
-
-void EngineState::LeaveQuarantine(ChunkIndex index) {
-  const Chunk& chunk = chunks_[index];
-  // Slots at the home tier stay.
-  if (chunk.job->home == Tier::kDevice) return;
-  const bool needed = chunk.pinned_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice);
-  if (chunk.valid_at(Tier::kDevice) && needed) return;
-  DropCopy(index, Tier::kDevice);
-}
-
-void EngineState::On(const ClientQuiet& event) {
+void Jobs::On(const ClientQuiet& event) {
   const auto found = quarantines_.find(event.session);
   if (found == quarantines_.end()) return;
   Job& job = *found->second.job;
   const std::vector<SlotNumber> slots = std::move(found->second.slots);
   quarantines_.erase(found);
   if (event.process_lives) {
-    Emit(LentUnderProcess{event.session, static_cast<uint32_t>(slots.size())});
+    core_.Emit(LentUnderProcess{event.session, static_cast<uint32_t>(slots.size())});
   }
   Share& share = job.share(Tier::kDevice);
   for (const SlotNumber slot : slots) share.EndQuarantine(slot);
-  if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
+  if (job.state() == JobState::kEnding) return state_.MaybeDropMemory(job);
   // Chunks that waited in their slots, and those that wait for one.
   const std::set<SlotNumber> ended(slots.begin(), slots.end());
   for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !chunks_[index].slot(Tier::kDevice)) continue;
-    if (ended.count(chunks_[index].slot(Tier::kDevice).number()) > 0) ScheduleChunk(index);
+    if (index == kNoChunk || !core_.chunks[index].slot(Tier::kDevice)) continue;
+    if (ended.count(core_.chunks[index].slot(Tier::kDevice).number()) > 0)
+      core_.ScheduleChunk(index);
   }
-  ScheduleRoomCheck(job, Tier::kDevice);
-  AllocateWaiting(job);
+  core_.ScheduleRoomCheck(job, Tier::kDevice);
+  state_.AllocateWaiting(job);
+}
+
+void Jobs::CheckInvariants() const {
+  for (const WaitingOpen& open : core_.opens) {
+    const Session* const session = core_.sessions.Find(open.call.session);
+    MEMTIDE_CHECK(session != nullptr && session->opening);
+  }
+  for (const auto& [id, quarantined] : quarantines_) {
+    MEMTIDE_CHECK(core_.sessions.Find(id) == nullptr);
+    MEMTIDE_CHECK(core_.jobs.count(quarantined.job->id) == 1);
+    for (const SlotNumber slot : quarantined.slots) {
+      MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
+    }
+  }
 }
 
 }  // namespace memtide

@@ -3,172 +3,159 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs.h"
 
 namespace memtide {
 
-void EngineState::On(const ClientConnected& event) {
+void Jobs::On(const ClientConnected& event) {
   const absl::Status status =
-      draining_ || refuses_sessions_
+      core_.draining || core_.refuses_sessions
           ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
-          : sessions_.Connect(event, now_);
+          : core_.sessions.Connect(event, core_.now);
   if (status.ok()) return;
-  ++counters_.calls_refused;
-  Emit(CloseSession{event.session, status});
+  ++core_.counters.calls_refused;
+  core_.Emit(CloseSession{event.session, status});
 }
 
-void EngineState::On(const ClientGone& event) {
-  Session* session = sessions_.Find(event.session);
+void Jobs::On(const ClientGone& event) {
+  Session* session = core_.sessions.Find(event.session);
   if (session == nullptr) return;
   EndSession(*session, absl::UnavailableError("the session ended"), Ending::kAbrupt);
 }
 
-void EngineState::On(const RenewCall& event) {
-  if (CallingSession(event.call, event.session) != nullptr) Answer(event.call);
+void Jobs::On(const RenewCall& event) {
+  if (core_.CallingSession(event.call, event.session) != nullptr) core_.Answer(event.call);
 }
 
 // A session that has ended already is closed with success, because the client may repeat the call.
-void EngineState::On(const CloseCall& event) {
-  Session* session = sessions_.Find(event.session);
+void Jobs::On(const CloseCall& event) {
+  Session* session = core_.sessions.Find(event.session);
   if (session != nullptr) {
     EndSession(*session, absl::UnavailableError("the session was closed"), Ending::kOrderly);
   }
-  Answer(event.call);
-  if (session != nullptr) Emit(CloseSession{event.session, absl::OkStatus()});
+  core_.Answer(event.call);
+  if (session != nullptr) core_.Emit(CloseSession{event.session, absl::OkStatus()});
 }
 
 // Ends all that the session has before it leaves the table: SessionTable::Erase() checks that
 // nothing is left.
-void EngineState::EndSession(Session& session, const absl::Status& why, Ending ending) {
+void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
-  EndWaitingParts(session, why);
-  EndOffers(session, why);
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) Fail(*waiter, why);
-  for (const CallId call : std::set<CallId>(session.evicts)) EndEvict(*evicts_.at(call), why);
+  sharing_.EndWaitingParts(session, why);
+  sharing_.EndOffers(session, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) sharing_.Fail(*waiter, why);
+  for (const CallId call : std::set<CallId>(session.evicts))
+    state_.EndEvict(*core_.evicts.at(call), why);
   // A part that the mover computes uses its memory until StepDone, and only counts for the session
   // no longer. What the session computes ends with it.
   std::set<StepId> parts;
   for (const auto& [part, step] : session.steps) {
-    RunningStep& running = steps_.at(step);
+    RunningStep& running = core_.steps.at(step);
     running.of_session.End();
     if (running.offer != nullptr) running.offer->EndCounts();
     if (part != 0) parts.insert(step);
   }
-  for (const StepId part : parts) EndStep(part, why, 0);
+  for (const StepId part : parts) {
+    const RunningStep ended = state_.EndStep(part, why, 0);
+    for (const StepCall& call :
+         sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok())) {
+      requests_.On(call);
+    }
+  }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
-    if (resize.has_value() && resize->session == id) EndResize(*session.job, why);
+    if (resize.has_value() && resize->session == id) state_.EndResize(*session.job, why);
     for (const ChunkIndex index : session.job->members) {
-      if (index == kNoChunk || !chunks_[index].live()) continue;
-      const Pin* pin = chunks_[index].FindPin(id);
+      if (index == kNoChunk || !core_.chunks[index].live()) continue;
+      const Pin* pin = core_.chunks[index].FindPin(id);
       // The pins of its waiting fetches have ended with them.
       if (pin == nullptr || !pin->granted()) continue;
-      if (ending == Ending::kAbrupt && options_.quarantine_device_slots &&
-          chunks_[index].pin_tier == Tier::kDevice) {
+      if (ending == Ending::kAbrupt && core_.options.quarantine_device_slots &&
+          core_.chunks[index].pin_tier == Tier::kDevice) {
         Quarantine(id, index);
       }
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
-        chunks_[index].copies.torn = true;
+        core_.chunks[index].copies.torn = true;
         // A call that writes the chunk goes on waiting, and makes it whole.
-        FailNaming(index, /*only_readers=*/true, Lost(index));
+        state_.FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
       }
-      ReleaseLease(session, index);
+      state_.ReleaseLease(session, index);
     }
   }
   session.left_behind.clear();
-  WithdrawOffers(session);
-  LeaveGroup(session);
-  if (session.job != nullptr) LeaveRanks(session);
-  if (session.job != nullptr) LeaveRegions(*session.job, id);
+  sharing_.WithdrawOffers(session);
+  commits_.LeaveGroup(session);
+  if (session.job != nullptr) commits_.LeaveRanks(session);
+  if (session.job != nullptr) state_.LeaveRegions(*session.job, id);
   LeaveJob(session);
-  sessions_.Erase(id);
+  core_.sessions.Erase(id);
 }
 
-Session* EngineState::CallingSession(CallId call, SessionId id) {
-  const absl::StatusOr<Session*> session = sessions_.Calling(id, now_);
-  if (session.ok()) return *session;
-  Answer(call, session.status());
-  return nullptr;
-}
-
-bool EngineState::AnswerAgain(const Session& session, CallId call, uint64_t request_id,
-                              size_t event_kind) {
-  const absl::StatusOr<const Reply*> reply = sessions_.Replayed(session, request_id, event_kind);
-  if (!reply.ok()) {
-    Answer(call, reply.status());
-    return true;
-  }
-  if (*reply == nullptr) return false;
-  // The remembered reply names the first call; this is another attempt of it.
-  Reply again = **reply;
-  again.call = call;
-  Emit(std::move(again));
-  return true;
-}
-
-void EngineState::On(const Tick&) {
-  for (const SessionId id : sessions_.Tick(now_)) {
-    ++counters_.sessions_lost;
+void Jobs::On(const Tick&) {
+  for (const SessionId id : core_.sessions.Tick(core_.now)) {
+    ++core_.counters.sessions_lost;
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
         "the session was not renewed for ",
-        std::chrono::duration_cast<std::chrono::seconds>(options_.limits.session_lease).count(),
+        std::chrono::duration_cast<std::chrono::seconds>(core_.options.limits.session_lease)
+            .count(),
         " s and was ended"));
-    Emit(CloseSession{id, why});  // Before its memory goes.
+    core_.Emit(CloseSession{id, why});  // Before its memory goes.
     // Its process may go on, unlike one whose connection closed.
-    Job* const job = sessions_.Find(id)->job;
-    if (job != nullptr) ExposeRegions(*job);
-    EndSession(*sessions_.Find(id), why, Ending::kAbrupt);
+    Job* const job = core_.sessions.Find(id)->job;
+    if (job != nullptr) state_.ExposeRegions(*job);
+    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
   // A Tick is also the clock of all deadlines: no event of its own comes for them.
   ExpireCalls();
-  ExpireResizes();
+  state_.ExpireResizes();
   std::vector<Job*> expired;
-  for (auto& [id, job] : jobs_) {
-    if (job->state() == JobState::kLingering && now_ >= job->lingers_until && !IsAwaited(*job)) {
+  for (auto& [id, job] : core_.jobs) {
+    if (job->state() == JobState::kLingering && core_.now >= job->lingers_until &&
+        !IsAwaited(*job)) {
       expired.push_back(job.get());
     }
     // A write or segment that failed is tried again at a Tick, so that an error that persists
     // causes no busy loop.
-    RetryWrites(*job);
-    ReportFailures(*job);
-    ledger_.RetrySegments(*job->shares);
+    state_.RetryWrites(*job);
+    state_.ReportFailures(*job);
+    core_.ledger.RetrySegments(*job->shares);
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).exists()) continue;
       // What waited has found room in its own job since, and nothing that others gave back came.
       const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
-      if (!waits) ledger_.Satisfy(job->share(tier));
-      ScheduleRoomCheck(*job, tier);
+      if (!waits) core_.ledger.Satisfy(job->share(tier));
+      core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  offers_due_ = !offers_.empty();
-  TickRepeatedOffers();
-  ServeWrites();
+  sharing_.TickOffers();
+  state_.ServeWrites();
   for (Job* job : expired) EndJob(*job);
-  ShrinkOverQuota();
+  state_.ShrinkOverQuota();
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
-  Scrub();
+  state_.Scrub();
 }
 
-void EngineState::ExpireCalls() {
-  // The oldest call fails first. Fail() erases from deadlines_.
+void Jobs::ExpireCalls() {
+  // The oldest call fails first. Fail() erases from deadlines.
   std::set<CallId> late;
-  for (const auto& [deadline, call] : deadlines_) {
-    if (now_ < deadline) break;
-    ++counters_.admission_looks;
+  for (const auto& [deadline, call] : core_.deadlines) {
+    if (core_.now < deadline) break;
+    ++core_.counters.admission_looks;
     late.insert(call);
   }
   for (const CallId call : late) {
-    const auto found = waiters_.find(call);
-    if (found == waiters_.end()) continue;
+    const auto found = core_.waiters.find(call);
+    if (found == core_.waiters.end()) continue;
     Waiter* const waiter = found->second.get();
     const Job& job = *waiter->job;
-    if (writes_.WaitingOf(job.id) > 0) {
-      Fail(*waiter, AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+    if (core_.writes.WaitingOf(job.id) > 0) {
+      sharing_.Fail(*waiter,
+                    AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
       continue;
     }
-    ++counters_.deadlines_exceeded;
+    ++core_.counters.deadlines_exceeded;
     std::string text = absl::StrCat(
         waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
         " tier in time: ",
@@ -184,29 +171,31 @@ void EngineState::ExpireCalls() {
     if (!job.last_error.ok()) {
       absl::StrAppend(&text, "; last failure: ", job.last_error.message());
     }
-    Fail(*waiter, absl::DeadlineExceededError(text));
+    sharing_.Fail(*waiter, absl::DeadlineExceededError(text));
   }
-  for (const auto& [id, job] : jobs_) {
-    for (const WaitingPart& late : job->parts.TakeLate(now_)) {
-      ++counters_.deadlines_exceeded;
-      Refuse(late.call.call, absl::DeadlineExceededError("another rank did not end the part"));
+  for (const auto& [id, job] : core_.jobs) {
+    for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {
+      ++core_.counters.deadlines_exceeded;
+      core_.Refuse(late.call.call,
+                   absl::DeadlineExceededError("another rank did not end the part"));
     }
-    EndWaitForRanks(*job);
-    ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) FreeOrphans(*job);
+    commits_.EndWaitForRanks(*job);
+    records_.ExpireWaitForSnapshot(*job);
+    if (job->orphans_remain) sharing_.FreeOrphans(*job);
   }
   for (const CallId call : late) {
-    const auto found = evicts_.find(call);
-    if (found == evicts_.end()) continue;
+    const auto found = core_.evicts.find(call);
+    if (found == core_.evicts.end()) continue;
     EvictOperation& evict = *found->second;
-    if (writes_.WaitingOf(evict.job->id) > 0) {
-      EndEvict(evict, AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
+    if (core_.writes.WaitingOf(evict.job->id) > 0) {
+      state_.EndEvict(evict,
+                      AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
       continue;
     }
-    ++counters_.deadlines_exceeded;
-    EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
-                        evict.missing, " chunks did not reach the ", TierName(evict.tier),
-                        " tier in time; ", evict.job->last_error.message())));
+    ++core_.counters.deadlines_exceeded;
+    state_.EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
+                               evict.missing, " chunks did not reach the ", TierName(evict.tier),
+                               " tier in time; ", evict.job->last_error.message())));
   }
 }
 

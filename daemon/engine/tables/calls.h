@@ -1,8 +1,8 @@
 // Waiter, RunningStep, EvictOperation: the calls about chunks that are not answered yet.
 // Engine-internal.
 //
-// Ownership: EngineState owns them. They point at their job, and hold tokens of its counts and of
-// those of their session, so that both outlive them.
+// Ownership: the tables of Core own them. They point at their job, and hold tokens of its counts
+// and of those of their session, so that both outlive them.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
 #define MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
 
@@ -62,6 +62,10 @@ struct Offer {
     chunks_of_user.End();
   }
 };
+
+// Calls of clients have smaller ids than those of the engine's own (common/repeated_offers.cc).
+inline constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
+inline bool IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 
 // What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
 // is computed.

@@ -185,6 +185,8 @@ struct Chunk {
   bool valid_at(Tier tier) const { return copies.valid.has(tier); }
   bool is_made() const { return made == version && made != Version(); }
   bool pinned() const { return !pins.empty(); }
+  // Whether the engine repeats offers of the chunk, which is no shadow chunk.
+  bool is_repeated() const { return repeats_offer && !is_shadow; }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
   // Whether the slot at `tier` stays while it has no copy.
   bool KeepsSlot(Tier tier) const { return tier == home && (!claim || !copies.valid.empty()); }

@@ -27,6 +27,12 @@ std::vector<ChunkIndex> HeldChunks::End() {
   return std::exchange(indices_, {});
 }
 
+uint32_t ChunkTable::CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const {
+  return static_cast<uint32_t>(
+      std::count_if(indices.begin(), indices.end(),
+                    [this, tier](ChunkIndex index) { return (*this)[index].takes_room_at(tier); }));
+}
+
 ChunkIndex ChunkTable::Claim(Job* job) {
   MEMTIDE_CHECK(job != nullptr);
   if (free_.empty()) {

@@ -69,6 +69,8 @@ class ChunkTable {
   // Resets the entry, which frees its slots. REQUIRES: its chunk is freed, and has no pin, transfer
   // or step.
   void Release(ChunkIndex index);
+  // The number of the chunks that need a slot of their job at the tier.
+  uint32_t CountRoom(const std::vector<ChunkIndex>& indices, Tier tier) const;
   // The number of live chunks.
   uint32_t live() const { return live_; }
 

@@ -1,9 +1,9 @@
 // WorkList: the work that the handlers of an event leave to Settle(), each
 // piece listed once. Engine-internal.
 //
-// Three kinds of work: chunks that take their next step (oldest first), room
-// checks of a tier of a job (newest first), and jobs that may prefetch or write
-// back (newest first). EngineState takes them in this order until none is left,
+// Four kinds of work: signals to other parts of the engine (oldest first), chunks that take their
+// next step (oldest first), room checks of a tier of a job (newest first), and jobs that may
+// prefetch or write back (newest first). EngineParts takes them in this order until none is left,
 // and lists more meanwhile.
 //
 // Ownership: the list points at jobs, which it does not own. ListedWork is a
@@ -15,12 +15,14 @@
 #define MEMTIDE_DAEMON_ENGINE_TABLES_WORK_LIST_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
 #include "base/check.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/chunk_queue.h"
+#include "daemon/engine/tables/signals.h"
 
 namespace memtide {
 
@@ -51,7 +53,19 @@ class WorkList {
     Tier tier = Tier::kHost;
   };
 
-  bool empty() const { return chunks_.empty() && room_checks_.empty() && prefetching_.empty(); }
+  bool empty() const {
+    return signals_.empty() && chunks_.empty() && room_checks_.empty() && prefetching_.empty();
+  }
+
+  void Send(Signal signal) { signals_.push_back(std::move(signal)); }
+  bool has_signals() const { return !signals_.empty(); }
+  // Removes all signals, oldest first.
+  std::vector<Signal> TakeSignals() { return std::exchange(signals_, {}); }
+
+  // A transfer has ended, or memory was made.
+  void NoteMovement() { has_moved_ = true; }
+  // Whether that was noted since the last call.
+  bool TakeMovement() { return std::exchange(has_moved_, false); }
 
   // Work that is listed already is not listed again.
   // REQUIRES: index != kNoChunk.
@@ -100,6 +114,8 @@ class WorkList {
     ListedWork* work = nullptr;
     Tier tier = Tier::kHost;
   };
+  std::vector<Signal> signals_;
+  bool has_moved_ = false;
   ChunkQueue chunks_;
   std::vector<Listed> room_checks_;
   std::vector<ListedWork*> prefetching_;

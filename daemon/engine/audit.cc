@@ -1,16 +1,17 @@
 // Invariants: what holds between any two events.
 //
-// CheckInvariants() checks all of it, for tests. Audit() does so in the daemon, in pieces of
+// CheckInvariants() checks all of it, for tests. Next() does so in the daemon, in pieces of
 // bounded size, one at each tick. What it finds ends the daemon, with the reason in the log, and
 // not the job alone: to end a job is to free what its books name, and these are what is wrong. A
 // slot with two owners may have two tenants. The next daemon restores named jobs from the journal,
 // and gives up those whose records contradict each other (records/record.cc).
+#include "daemon/engine/audit.h"
+
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
-#include "daemon/engine/state.h"
 
 namespace memtide {
 
@@ -58,7 +59,7 @@ struct JobTally {
 
 // What the share does not know: chunks, sessions and segments of the engine. `used`: the slots of
 // chunks.
-void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
+void Audit::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
   const Share& share = job.share(tier);
   const SlotPool& slots = share.slots();
   MEMTIDE_CHECK(slots.used_slots() == used.size());
@@ -71,8 +72,8 @@ void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumbe
     MEMTIDE_CHECK(share.PlaceOf(slot).region != RegionId(kNoSegment)) << "no memory " << slot;
   }
   for (const auto& [region, holders] : share.leaving()) {
-    const auto found = segments_.find(region);
-    MEMTIDE_CHECK(found != segments_.end() && found->second == &job);
+    const auto found = core_.segments.find(region);
+    MEMTIDE_CHECK(found != core_.segments.end() && found->second == &job);
     for (const SessionId holder : holders) {
       MEMTIDE_CHECK(std::count(job.sessions.begin(), job.sessions.end(), holder) == 1)
           << "a session that ended has region " << region;
@@ -81,29 +82,29 @@ void EngineState::CheckShare(const Job& job, Tier tier, const std::set<SlotNumbe
 }
 
 // The reason for which each call that is not admitted waits still holds.
-void EngineState::CheckWaiting() const {
+void Audit::CheckWaiting() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
-  for (const auto& [call, waiter] : waiters_) {
+  for (const auto& [call, waiter] : core_.waiters) {
     ++all[waiter->job].first;
     all[waiter->job].second += waiter->chunks.size();
-    MEMTIDE_CHECK(deadlines_.count({waiter->deadline, call}) == 1);
+    MEMTIDE_CHECK(core_.deadlines.count({waiter->deadline, call}) == 1);
     // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     if (waiter->admitted) continue;
-    const Chunk& watched = chunks_[waiter->chunks[waiter->waiting.watched()]];
+    const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
     const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
-    MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
+    MEMTIDE_CHECK(state_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
   }
-  for (const auto& [call, evict] : evicts_) {
+  for (const auto& [call, evict] : core_.evicts) {
     ++all[evict->job].first;
     all[evict->job].second += evict->chunks.size();
-    MEMTIDE_CHECK(deadlines_.count({evict->deadline, call}) == 1);
-    MEMTIDE_CHECK(sessions_.Find(evict->session)->evicts.count(call) == 1);
+    MEMTIDE_CHECK(core_.deadlines.count({evict->deadline, call}) == 1);
+    MEMTIDE_CHECK(core_.sessions.Find(evict->session)->evicts.count(call) == 1);
   }
-  MEMTIDE_CHECK(deadlines_.size() == waiters_.size() + evicts_.size());
+  MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
   std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     const auto& [calls, chunks] = all[job.get()];
     // Offers count with their chunks.
     MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() >= chunks);
@@ -111,18 +112,18 @@ void EngineState::CheckWaiting() const {
     of_users[job->uid].second += job->waiting_chunks.value();
     job->waiting.CheckInvariants();
   }
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.sessions) {
     const auto& [calls, chunks] = of_users[session.uid];
     MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
     MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
     for (const auto& [part, step] : session.steps) {
-      MEMTIDE_CHECK(steps_.at(step).owner == id && steps_.at(step).part == part);
+      MEMTIDE_CHECK(core_.steps.at(step).owner == id && core_.steps.at(step).part == part);
     }
   }
 }
 
-void EngineState::CheckChunk(ChunkIndex index) const {
-  const Chunk& chunk = chunks_[index];
+void Audit::CheckChunk(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
   if (chunk.job == nullptr) return;
   MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
   MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
@@ -130,7 +131,7 @@ void EngineState::CheckChunk(ChunkIndex index) const {
       << "a step runs on memory that may move";
   MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
   if (chunk.counterpart != kNoChunk) {
-    const Chunk& counterpart = chunks_[chunk.counterpart];
+    const Chunk& counterpart = core_.chunks[chunk.counterpart];
     MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
     MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
   } else {
@@ -159,8 +160,8 @@ void EngineState::CheckChunk(ChunkIndex index) const {
         << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
     // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
-    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == MayLeave(chunk, tier));
-    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == IsPinnedAt(chunk, tier));
+    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == state_.MayLeave(chunk, tier));
+    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == state_.IsPinnedAt(chunk, tier));
   }
   for (const Pin& pin : chunk.pins) {
     MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
@@ -173,24 +174,24 @@ void EngineState::CheckChunk(ChunkIndex index) const {
 }
 
 // What is taken for chunks that are about to leave what is common.
-void EngineState::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
-  for (const auto& [call, waiter] : waiters_) {
+void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
+  for (const auto& [call, waiter] : core_.waiters) {
     for (const Slot& home : waiter->homes) {
       if (home && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.number()).second);
     }
   }
 }
 
-void EngineState::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
+void Audit::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
   for (const SlotNumber slot : job.duplicated.slots()) {
     MEMTIDE_CHECK(used->insert(slot).second) << "a content has the slot of a chunk";
   }
 }
 
-void EngineState::CheckJob(const Job& job) const {
+void Audit::CheckJob(const Job& job) const {
   JobTally tally;
   for (const ChunkIndex index : job.members) {
-    if (index != kNoChunk) tally.Add(chunks_[index]);
+    if (index != kNoChunk) tally.Add(core_.chunks[index]);
   }
   job.names.CheckInvariants();
   job.members.CheckInvariants();
@@ -201,7 +202,7 @@ void EngineState::CheckJob(const Job& job) const {
   MEMTIDE_CHECK(job.duplicated.empty() || job.duplicated.job == &job);
   MEMTIDE_CHECK(job.duplicated.empty() || (job.name.empty() && job.contents == nullptr));
   MEMTIDE_CHECK(job.common.value() == tally.common);
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : core_.sessions) {
     if (session.job != &job) continue;
     MEMTIDE_CHECK(session.leases.value() == tally.leases[id]) << "session " << id;
   }
@@ -221,7 +222,7 @@ void EngineState::CheckJob(const Job& job) const {
     MEMTIDE_CHECK(queues.prefetches.value() == at_tier.prefetches);
     const bool on_ssd = tier == Tier::kSsd;
     MEMTIDE_CHECK(at_tier.queued ==
-                  (on_ssd ? writes_.WaitingOf(job.id) : queues.slot_queue.size()));
+                  (on_ssd ? core_.writes.WaitingOf(job.id) : queues.slot_queue.size()));
     std::set<SlotNumber> used = job.contents == nullptr ? at_tier.numbers : job.contents->slots();
     if (tier == Tier::kHost) AddDuplicated(job, &used);
     if (tier == job.home) AddHomes(job, &used);
@@ -244,64 +245,52 @@ void EngineState::CheckJob(const Job& job) const {
 }
 
 // What needs no sums over chunks.
-void EngineState::CheckTables() const {
-  ledger_.CheckInvariants();
-  record_log_.CheckInvariants();
-  writes_.CheckInvariants();
+void Audit::CheckTables() const {
+  core_.ledger.CheckInvariants();
+  core_.record_log.CheckInvariants();
+  core_.writes.CheckInvariants();
   // Handle() makes the record at the end of each event.
-  MEMTIDE_CHECK(record_log_.empty()) << "a change has not been recorded";
-  work_.CheckInvariants();
-  MEMTIDE_CHECK(work_.empty()) << "an event left work behind";
-  sessions_.CheckInvariants();
-  for (const WaitingOpen& open : opens_) {
-    const Session* const session = sessions_.Find(open.call.session);
-    MEMTIDE_CHECK(session != nullptr && session->opening);
-  }
-  for (const auto& [id, quarantined] : quarantines_) {
-    MEMTIDE_CHECK(sessions_.Find(id) == nullptr && jobs_.count(quarantined.job->id) == 1);
-    for (const SlotNumber slot : quarantined.slots) {
-      MEMTIDE_CHECK(quarantined.job->share(Tier::kDevice).slots().in_quarantine(slot));
-    }
-  }
+  MEMTIDE_CHECK(core_.record_log.empty()) << "a change has not been recorded";
+  core_.work.CheckInvariants();
+  MEMTIDE_CHECK(core_.work.empty()) << "an event left work behind";
+  core_.sessions.CheckInvariants();
+  jobs_.CheckInvariants();
   Bytes manifests;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : core_.jobs) {
     manifests += Bytes(job->manifest.text().size());
     for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
   }
-  MEMTIDE_CHECK(manifest_bytes_.all() == manifests) << manifests << " are there";
-  for (const auto& [user, contents] : commons_) {
-    contents.CheckInvariants();
-    MEMTIDE_CHECK(contents.job == nullptr || contents.job->contents == &contents);
-  }
-  for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
+  MEMTIDE_CHECK(core_.manifest_bytes.all() == manifests) << manifests << " are there";
+  sharing_.CheckInvariants();
+  for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
 }
 
-void EngineState::CheckInvariants() const {
+void Audit::CheckInvariants() const {
   CheckTables();
-  chunks_.CheckInvariants();
+  core_.chunks.CheckInvariants();
   std::map<const CommonContent*, uint32_t> readers;
-  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+  for (uint32_t i = 0; i < core_.chunks.size(); ++i) {
     CheckChunk(ChunkIndex(i));
-    const Chunk& chunk = chunks_[ChunkIndex(i)];
+    const Chunk& chunk = core_.chunks[ChunkIndex(i)];
     if (chunk.job != nullptr && chunk.common != nullptr) ++readers[chunk.common];
   }
   for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
   CheckWaiting();
-  for (const auto& [id, waiter] : waiters_) {
+  for (const auto& [id, waiter] : core_.waiters) {
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
   }
-  for (const auto& [id, job] : jobs_) CheckJob(*job);
+  for (const auto& [id, job] : core_.jobs) CheckJob(*job);
 }
 
-void EngineState::Audit() {
+void Audit::Next() {
   if (audited_chunks_ == 0) CheckTables();
-  if (audited_chunks_ < chunks_.size()) {
-    const uint32_t end = std::min(chunks_.size(), audited_chunks_ + kAuditedChunks);
+  if (audited_chunks_ < core_.chunks.size()) {
+    const uint32_t end = std::min(core_.chunks.size(), audited_chunks_ + kAuditedChunks);
     while (audited_chunks_ < end) CheckChunk(ChunkIndex(audited_chunks_++));
     return;
   }
-  const auto next = jobs_.upper_bound(audited_job_);
-  if (next != jobs_.end()) {
+  const auto next = core_.jobs.upper_bound(audited_job_);
+  if (next != core_.jobs.end()) {
     audited_job_ = next->first;
     if (next->second->members.size() <= kAuditedMembers) CheckJob(*next->second);
     return;

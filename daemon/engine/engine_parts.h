@@ -1,0 +1,52 @@
+// EngineParts: the parts of the engine, and the order in which they handle an event.
+// Engine-internal.
+//
+// A part calls only parts that are declared before it. What concerns a part that is declared later
+// is a signal in the WorkList, which Settle() hands on.
+#ifndef MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
+#define MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
+
+#include <vector>
+
+#include "daemon/engine/audit.h"
+#include "daemon/engine/commits.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/inspection.h"
+#include "daemon/engine/jobs.h"
+#include "daemon/engine/records.h"
+#include "daemon/engine/requests.h"
+#include "daemon/engine/sharing.h"
+#include "daemon/engine/state.h"
+
+namespace memtide {
+
+class EngineParts {
+ public:
+  explicit EngineParts(const EngineOptions& options) : core_(options) {}
+
+  void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
+  const Audit& audit() const { return audit_; }
+
+ private:
+  void Dispatch(const Event& event);
+  // Takes the listed work until nothing moves.
+  void Settle();
+  // The chunk takes its next step.
+  void Advance(ChunkIndex index);
+  void MakeRoom(const WorkList::RoomCheck& check);
+  void HandOnSignals();
+
+  Core core_;
+  EngineState state_{core_};
+  Sharing sharing_{core_, state_};
+  Requests requests_{core_, state_, sharing_};
+  Records records_{core_, state_};
+  Commits commits_{core_, state_, sharing_, records_};
+  Jobs jobs_{core_, state_, sharing_, requests_, records_, commits_};
+  Inspection inspection_{core_, state_, sharing_};
+  Audit audit_{core_, state_, sharing_, jobs_};
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_

@@ -1,0 +1,46 @@
+#include "daemon/engine/errors.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "proto/protocol.h"
+
+namespace memtide {
+
+absl::Status CheckDeadline(const Limits& limits, Duration deadline) {
+  const Duration most = limits.max_wait;
+  if (deadline >= Duration(0) && deadline <= most) return absl::OkStatus();
+  const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
+  return absl::InvalidArgumentError(
+      absl::StrCat("deadline: ", seconds(deadline), " s; between 0 and ", seconds(most), " s"));
+}
+
+absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
+  if (chunks[index].copies.memory_failed) {
+    return absl::DataLossError(absl::StrCat(
+        "the content of chunk ", chunks.IdOf(index).value(),
+        " is lost: the memory of the GPU that had its only copy failed (the log of memtided names "
+        "it); resume from the last commit (--resume), or write it anew"));
+  }
+  return absl::DataLossError(
+      absl::StrCat("the content of chunk ", chunks.IdOf(index).value(),
+                   " is lost: its writer died, or the daemon did; write it anew"));
+}
+
+absl::Status Freed(const ChunkTable& chunks, ChunkIndex index) {
+  return absl::NotFoundError(absl::StrCat("chunk ", chunks.IdOf(index).value(), " was freed"));
+}
+
+absl::Status CallAgain(const std::string& why) {
+  absl::Status status = absl::UnavailableError(why);
+  status.SetPayload(kCallAgain, absl::Cord());
+  return status;
+}
+
+absl::Status AwaitsBudget(const std::string& what) {
+  return CallAgain(absl::StrCat(what,
+                                " must wait for a daily budget of writes to SSD (`memtide status` "
+                                "has it); the wait goes on when the call comes again"));
+}
+
+}  // namespace memtide

@@ -1,0 +1,92 @@
+// Signals: events inside the engine, by value. A part of the engine that notices one adds it to the
+// WorkList; Engine hands it on to the parts that subscribe, when the present piece of work is done.
+// Engine-internal.
+//
+// A signal names jobs, sessions and chunks by ids, as they may be gone when it is handed on.
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "daemon/engine/interface/events.h"
+#include "daemon/engine/interface/types.h"
+
+namespace memtide {
+
+struct Offer;
+struct Unsharing;
+
+// A job has got the first memory at each of its tiers, or cannot get it.
+struct JobMade {
+  JobId job;
+};
+// Jobs that could not be joined may be now.
+struct RegionsReplaced {};
+// A check has found that sessions of the job write chunks that they have leased for reading.
+struct WrittenUnseen {
+  JobId job;
+  absl::Status why;
+};
+
+// The chunk was freed while a snapshot of its job is being saved.
+struct ChunkFreed {
+  JobId job;
+  ChunkIndex chunk;
+};
+// Writes of the job to a slower tier fail again and again.
+struct WritesFail {
+  JobId job;
+  absl::Status why;
+};
+// Commits of the job that wait for other ranks may be carried out now.
+struct CommitsPossible {
+  JobId job;
+};
+
+// Nothing uses a chunk any more whose offers are repeated.
+struct ChunkUnpinned {
+  ChunkIndex chunk;
+};
+// The session has leased the chunk for writing. `was_common`: it has left a common content for
+// that.
+struct ContentWritten {
+  SessionId session;
+  ChunkId chunk;
+  bool was_common = false;
+};
+// A content that the job holds in common for others has ended.
+struct ContentEnded {
+  JobId job;
+};
+// The job holds contents in common, and got no memory for more of them.
+struct NoMemoryForContents {
+  JobId job;
+};
+// A step part has failed before it ran.
+struct PartFailed {
+  JobId job;
+  SessionId owner;
+  uint64_t part = 0;
+  std::shared_ptr<const Unsharing> unsharing;
+  std::shared_ptr<Offer> offer;
+
+  bool concerns_sharing() const { return part != 0 || unsharing != nullptr || offer != nullptr; }
+};
+// Calls that have waited for a copy, or for the part of another rank, and are made again.
+struct FetchAgain {
+  FetchCall call;
+};
+struct StepAgain {
+  StepCall call;
+};
+
+using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen, ChunkFreed, WritesFail,
+                            CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded,
+                            NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
