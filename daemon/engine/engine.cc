@@ -37,10 +37,10 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   // The handler answers what it can at once, and lists the rest for Settle().
   Dispatch(event);
   Settle();
-  state_.ReplaceExposed();
-  jobs_.AnswerDrained();
+  if (state_.has_exposed()) state_.ReplaceExposed();
+  if (jobs_.has_drain_calls()) jobs_.AnswerDrained();
   // The record has the state after all work of the event.
-  records_.EmitRecord(before);
+  if (!core_.record_log.empty()) records_.EmitRecord(before);
   core_.effects = nullptr;
   if (std::holds_alternative<Tick>(event)) audit_.Next();
 }

@@ -41,6 +41,8 @@ class Jobs {
   void On(const EndJobCall& event);
   void On(const DeviceState& event);
   void On(const DrainCall& event);
+  bool has_drain_calls() const { return !drain_calls_.empty(); }
+  // Answers them if nothing is under way.
   void AnswerDrained();
   void On(const JobMade& signal);
   void On(const RegionsReplaced& signal);

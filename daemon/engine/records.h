@@ -17,6 +17,7 @@ class Records {
   Records(Core& core, EngineState& state) : core_(core), state_(state) {}
 
   // Inserts the record before the other effects of the event, which start at `before`.
+  // REQUIRES: something has changed (Core::record_log).
   void EmitRecord(size_t before);
   void On(const Restore& event);
   void On(const SnapshotSaved& event);

@@ -75,6 +75,7 @@ class EngineState {
   void ExposeRegions(Job& job);
   // Not OK: an Open of the job has to wait until its regions are replaced.
   static absl::Status CheckExposed(const Job& job);
+  bool has_exposed() const { return !exposed_.empty(); }
   // Begins to replace the next region that can be.
   void ReplaceExposed();
   bool CanReplace(const Job& job) const;

@@ -23,7 +23,6 @@ constexpr Tier kLastingTiers[] = {Tier::kHost, Tier::kSsd};
 }  // namespace
 
 void Records::EmitRecord(size_t before) {
-  if (core_.record_log.empty()) return;
   const RecordLog::Changes changes = core_.record_log.Take();
   Record record;
   for (const JobId id : changes.jobs) {

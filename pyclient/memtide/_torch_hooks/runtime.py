@@ -83,26 +83,13 @@ class Runtime:
         self.names = ModuleNames()
         client.lost.names_in = self.names.parameters_in
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
-        self.observer = Reporter(
-            client,
-            self.ledger,
-            observer if budget is None else Sampling(budget, observer),
-            is_wanted=lambda: self.activations.planning.is_short,
-            host_bytes=budget.take_most_host_bytes if budget and budget.limits_host else None,
-        )
+        self.observer = self._make_reporter(observer, budget)
         self.manager = TensorManager(client, self.ledger, lambda: self.offloaded.see_thread())
         limit = budget if budget is not None and budget.limits_device else None
         self._gpu = GpuSide(self.manager, limit) if self.ledger.strict else None
         self._device: DeviceSide = self._gpu or HostSide(self.manager)
         self._resumed_job = ResumedJob(self.manager, stepping.manifest) if stepping.commit else None
-        self.offloaded = OffloadedSteps(
-            self.manager,
-            self.observer,
-            training,
-            job=self._resumed_job,
-            around_rest=self._device.around_rest,
-            name_at=self.names.parameter_at,
-        )
+        self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         self.module_hooks = ModuleHooks(
             self.manager,
@@ -132,6 +119,25 @@ class Runtime:
         self._phases = self._make_phases(shares_contents)
         self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
         self._undo: list[Callable[[], None]] = []
+
+    def _make_reporter(self, observer: Observer, budget: Budget | None) -> Reporter:
+        return Reporter(
+            self.client,
+            self.ledger,
+            observer if budget is None else Sampling(budget, observer),
+            is_wanted=lambda: self.activations.planning.is_short,
+            host_bytes=budget.take_most_host_bytes if budget and budget.limits_host else None,
+        )
+
+    def _make_offloaded_steps(self, training: Training | None) -> OffloadedSteps:
+        return OffloadedSteps(
+            self.manager,
+            self.observer,
+            training,
+            job=self._resumed_job,
+            around_rest=self._device.around_rest,
+            name_at=self.names.parameter_at,
+        )
 
     def _make_phases(self, shares_contents: bool) -> list[StepPhase]:
         """`before_step` is called in this order, and what comes after a step in the reverse one."""
