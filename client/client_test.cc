@@ -402,6 +402,33 @@ TEST_F(ClientTest, VersionsCountWriteLeases) {
   EXPECT_EQ(client_->Versions({PlaceId(50)}).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(4);
+  CommitRequest commit;
+  commit.if_unwritten = true;
+  const auto commit_one = [&](uint32_t place, uint64_t step) {
+    commit.committed.step = step;
+    return client_->Commit(commit, {Nth(range, place)}, {Nth(range, 3)});
+  };
+  const auto use = [&](uint32_t place, Access access) {
+    ASSERT_TRUE(client_->Acquire({Nth(range, place)}, access).ok());
+    ASSERT_TRUE(client_->Release({Nth(range, place)}).ok());
+  };
+  ASSERT_TRUE(client_->Versions({Nth(range, 0), Nth(range, 1)}).ok());
+  use(0, Access::kRead);
+  use(2, Access::kWrite);  // Its version was not read.
+  EXPECT_TRUE(commit_one(0, 1).ok());
+  use(1, Access::kWrite);
+  EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE(client_->Versions({Nth(range, 1)}).ok());
+  use(1, Access::kRead);
+  use(1, Access::kWrite);  // The lease for reading becomes one for writing.
+  EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
+  commit.if_unwritten = false;
+  EXPECT_TRUE(commit_one(1, 2).ok());
+}
+
 TEST_F(ClientTest, ChunksAreAttachedByName) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

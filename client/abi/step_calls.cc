@@ -219,6 +219,7 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
     commit.committed.manifest.assign(static_cast<const char*>(manifest), manifest_bytes);
     commit.keep_old_content = (how & MEMTIDE_KEEP_OLD_CONTENT) != 0;
     commit.with_all_ranks = (how & MEMTIDE_WITH_ALL_RANKS) != 0;
+    commit.if_unwritten = (how & MEMTIDE_IF_UNWRITTEN) != 0;
     return Unwrap(client)->Commit(commit, {reinterpret_cast<const PlaceId*>(places), count},
                                   {reinterpret_cast<const PlaceId*>(shadow_places), count});
   });

@@ -1,4 +1,5 @@
 // LeaseClient, steps: optimizer steps on chunks of this client.
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -94,6 +95,11 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
   while (true) {
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> shadow_chunks, ReleaseIdle(shadows));
+    if (commit.if_unwritten) {
+      // A lease that begins behind this is in the way of the commit, which is tried again.
+      const MutexLock lock(&mutex_);
+      if (AreWritten(places)) return absl::AbortedError("a chunk was written meanwhile");
+    }
     CountCall();
     const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
     // ABORTED means that a chunk is leased. The lease may come from a page fault of this process
@@ -171,11 +177,20 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ChunkIds(PlaceRange range) con
   return ResolvePlaces(places);
 }
 
+bool LeaseClient::AreWritten(absl::Span<const PlaceId> places) const {
+  return std::any_of(places.begin(), places.end(), [this](PlaceId place) {
+    const auto seen = writes_seen_.find(place);
+    return seen != writes_seen_.end() && seen->second != cache_.writes(place);
+  });
+}
+
 absl::StatusOr<std::vector<ChunkVersion>> LeaseClient::Versions(absl::Span<const PlaceId> places) {
   std::vector<ChunkId> chunks;
   {
     const MutexLock lock(&mutex_);
     MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
+
+    for (const PlaceId place : places) writes_seen_[place] = cache_.writes(place);
   }
   CountCall();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<uint64_t> numbers, session_->Versions(chunks));

@@ -94,6 +94,8 @@ struct CommitRequest {
   CommittedStep committed;
   bool keep_old_content = false;
   bool with_all_ranks = false;
+  bool if_unwritten =
+      false;  // MEMTIDE_IF_UNWRITTEN: LeaseClient looks at it, and sends it nowhere.
 };
 
 }  // namespace memtide::client

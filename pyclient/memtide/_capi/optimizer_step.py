@@ -26,6 +26,7 @@ class CommitFlag(IntFlag):
 
     KEEP_OLD_CONTENT = 1
     WITH_ALL_RANKS = 2
+    IF_UNWRITTEN = 4
 
 
 class Format(IntEnum):
@@ -190,14 +191,16 @@ class Steps(SharedParts):
         *,
         keep_old_content: bool,
         with_all_ranks: bool = False,
+        if_unwritten: bool = False,
     ) -> None:
         """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`,
         or that of this rank.
 
         The shadow chunks are then empty, or with `keep_old_content` hold the old content. The step
         manifest replaces that of the last step. `with_all_ranks`: in a named job of ranks, waits
-        for such commits of all others, and is one with them. Aborted: a chunk was leased or in
-        transfer; try again. FailedPrecondition: a rank has ended. DeadlineExceeded: some ranks do
+        for such commits of all others, and is one with them. `if_unwritten`: only if none of the
+        chunks was leased for writing since `versions` named it last. Aborted: a chunk stays in use,
+        or was written. FailedPrecondition: a rank has ended. DeadlineExceeded: some ranks do
         not commit.
         """
         assert len(places) == len(shadows)
@@ -210,7 +213,8 @@ class Steps(SharedParts):
                 seconds.buffer_info()[0],
                 len(firsts),
                 CommitFlag.KEEP_OLD_CONTENT * keep_old_content
-                + CommitFlag.WITH_ALL_RANKS * with_all_ranks,
+                + CommitFlag.WITH_ALL_RANKS * with_all_ranks
+                + CommitFlag.IF_UNWRITTEN * if_unwritten,
                 manifest,
                 len(manifest),
             )

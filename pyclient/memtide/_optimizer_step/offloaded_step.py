@@ -49,6 +49,7 @@ from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
+from memtide._optimizer_step.present_step import PresentStep
 from memtide._optimizer_step.rollback import NotFinite, Undo
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
 from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
@@ -63,30 +64,18 @@ from memtide._optimizer_step.torch_functional import (
 )
 from memtide._optimizer_step.unstepped_parameters import UnsteppedParameters
 from memtide._telemetry.observer import Observer
-from memtide.errors import ResourceExhausted
+from memtide.errors import Aborted, ResourceExhausted
 
 # A rank that has nothing in common with others after that many steps goes on like a process that is
 # alone.
 _LOOKS_FOR_EQUALS = 3
 
 
-class _PresentStep(threading.local):
-    """The step that the calling thread makes."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Ends the step."""
-        self.optimizer: Optimizer | None = None  # None: the thread makes no step in parts.
-        self.release: Callable[[], None] = lambda: None
-        self.deferred: list[DeferredUpdate] = []
-        self.is_committed = False  # With all ranks of a named job.
-        self.undo = Undo()
-
-
 class _Written(Exception):
     """Another thread has written to chunks from which a step was made."""
+
+    def __str__(self) -> str:
+        return "another thread writes to chunks while a step is made of them"
 
 
 class OffloadedSteps:
@@ -115,7 +104,7 @@ class OffloadedSteps:
         self._training = training
         self._checkpoints = PendingCheckpoints(manager)
         self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
-        self._present = _PresentStep()
+        self._present = PresentStep()
         # By the optimizer, the thread that has stepped it last.
         self._threads: weakref.WeakKeyDictionary[Optimizer, threading.Thread] = (
             weakref.WeakKeyDictionary()
@@ -365,8 +354,8 @@ class OffloadedSteps:
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
             if versions != self._versions(kinds):
-                raise _Written("another thread writes to chunks while a step is made of them")
-            self._commit(self._present.optimizer, shadows, with_all_ranks=True)
+                raise _Written
+            self._commit_unwritten(shadows)
             # As torch's functions do: a graph that has saved a parameter of before is no good now.
             increment_version([parameter for parameter, _ in stepped])
         except BaseException:
@@ -437,8 +426,18 @@ class OffloadedSteps:
             self._job.manifest_bytes(stepping, self.here),
             keep_old_content=self._checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
+            if_unwritten=with_all_ranks and not self.calls.shares,
         )
         self._present.is_committed |= with_all_ranks
+
+    def _commit_unwritten(self, shadows: dict[int, int]) -> None:
+        """Commits a step. _Written: another thread has written since the versions were compared."""
+        try:
+            self._commit(self._present.optimizer, shadows, with_all_ranks=True)
+        except Aborted as error:
+            if self._has_ranks:
+                raise
+            raise _Written from error
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun

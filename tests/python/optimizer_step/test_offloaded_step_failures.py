@@ -184,7 +184,5 @@ def fail_from(client: FakeClient, part: int) -> None:
     client.fail_part.update(dict.fromkeys(range(part, part + 1000), full))
 
 
-def fail_to_commit(
-    *_arguments: object, keep_old_content: bool, with_all_ranks: bool = False
-) -> None:
+def fail_to_commit(*_arguments: object, keep_old_content: bool, **_options: bool) -> None:
     raise Unavailable(f"on purpose, keep_old_content {keep_old_content}")

@@ -146,8 +146,9 @@ def test_a_model_that_a_thread_makes_beside_a_training_is_whole(
     assert not runtime.offloaded.allowed
 
 
+@pytest.mark.parametrize("moment", ["before_part", "before_commit"])
 def test_what_a_thread_writes_beside_a_step_stays(
-    runtime: Runtime, capfd: pytest.CaptureFixture[str]
+    moment: str, runtime: Runtime, capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training(0)
     holder = nn.Module()
@@ -161,7 +162,7 @@ def test_what_a_thread_writes_beside_a_step_stays(
         if not written:
             written.append(holder.average.data.fill_(2))
 
-    runtime.client.before_part = write
+    setattr(runtime.client, moment, write)
     training.step()
     assert written
     assert holder.average.eq(2).all()

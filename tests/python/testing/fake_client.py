@@ -137,7 +137,7 @@ class FakeClient(FakeSteps):
 
     def acquire(self, places: Places, access: Access, timeout_ms: int = -1) -> None:
         self._check(places.numbers)
-        in_use = {place for place, uses in self.uses.items() if uses}
+        in_use = {place for place, uses in list(self.uses.items()) if uses}
         if len(in_use | set(places.numbers)) > self.lease_budget:
             raise ResourceExhausted("more chunks than can be in use at once")
         self.uses.update(places.numbers)
