@@ -96,7 +96,8 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> shadow_chunks, ReleaseIdle(shadows));
     if (commit.if_unwritten) {
-      // A lease that begins behind this is in the way of the commit, which is tried again.
+      // A lease that begins behind this is in the way of the commit, which is tried again, unless
+      // it also ends before the daemon has the commit.
       const MutexLock lock(&mutex_);
       if (AreWritten(places)) return absl::AbortedError("a chunk was written meanwhile");
     }
@@ -189,7 +190,6 @@ absl::StatusOr<std::vector<ChunkVersion>> LeaseClient::Versions(absl::Span<const
   {
     const MutexLock lock(&mutex_);
     MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
-
     for (const PlaceId place : places) writes_seen_[place] = cache_.writes(place);
   }
   CountCall();
