@@ -455,8 +455,8 @@ enum { MEMTIDE_KEEP_OLD_CONTENT = 1, MEMTIDE_WITH_ALL_RANKS = 2, MEMTIDE_IF_UNWR
  * last committed step; committing the last one again has no effect; any other is
  * FAILED_PRECONDITION. manifest: bytes that are stored with the step and returned by
  * memtide_committed. memtide_limits has the most bytes and places.
- * ABORTED: one of the chunks stays in use, or was written. With MEMTIDE_WITH_ALL_RANKS, FAILED_PRECONDITION: a rank
- * has ended; DEADLINE_EXCEEDED: some ranks have not committed. */
+ * ABORTED: one of the chunks stays in use, or was written. With MEMTIDE_WITH_ALL_RANKS,
+ * FAILED_PRECONDITION: a rank has ended; DEADLINE_EXCEEDED: some ranks have not committed. */
 MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
                                const uint32_t* shadow_places, size_t count, int how,
                                const void* manifest, size_t manifest_bytes);

@@ -1,8 +1,8 @@
 """The interface of the parts of memtide that act around optimizer steps.
 
-A runtime has a list of them (_torch_hooks/runtime.py). In the thread that steps, it calls `know` and
-`before_step` of all of them in the order of that list, and the methods behind a step in the reverse
-order.
+A runtime has a list of them (_torch_hooks/runtime.py). In the thread that steps, it calls `know`
+and `before_step` of all of them in the order of that list, and the methods behind a step in the
+reverse order.
 """
 
 from __future__ import annotations
