@@ -127,7 +127,7 @@ def _idle(context: Context) -> Samples:
 
 def _policy(context: Context) -> Samples:
     command = [
-        str(context.binaries / "daemon" / "planner" / "memtide-replay"),
+        str(context.binaries / "daemon" / "replay" / "memtide-replay"),
         # A third on the device, a third in host memory, the rest on the SSD.
         *("--json", "--device-slots=33%", "--host-slots=33%"),
         *(str(context.root / "bench" / "traces" / f"{trace}.trace.gz") for trace in TRACES),

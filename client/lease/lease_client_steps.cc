@@ -1,5 +1,4 @@
 // LeaseClient, steps: optimizer steps on chunks of this client.
-#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -179,10 +178,11 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ChunkIds(PlaceRange range) con
 }
 
 bool LeaseClient::AreWritten(absl::Span<const PlaceId> places) const {
-  return std::any_of(places.begin(), places.end(), [this](PlaceId place) {
+  for (const PlaceId place : places) {
     const auto seen = writes_seen_.find(place);
-    return seen != writes_seen_.end() && seen->second != cache_.writes(place);
-  });
+    if (seen != writes_seen_.end() && seen->second != cache_.writes(place)) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<std::vector<ChunkVersion>> LeaseClient::Versions(absl::Span<const PlaceId> places) {

@@ -1,6 +1,5 @@
 // Tests what the services make of the user that calls, and of a client that does not read.
 #include <fcntl.h>
-#include <grpcpp/create_channel_posix.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "daemon/service/testing/grpc_server_harness.h"
+#include "daemon/service/testing/unlisted_channel.h"
 
 namespace memtide {
 namespace {
@@ -57,7 +57,7 @@ class CallersTest : public GrpcServerTest {
     EXPECT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0) << std::strerror(errno);
     become(0, 0);
     EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-    return grpc::CreateInsecureChannelFromFd("memtide", fd);
+    return UnlistedChannelFromFd(fd);
   }
   std::unique_ptr<grpc::ClientContext> ContextWith(const std::string& token) const {
     auto context = std::make_unique<grpc::ClientContext>();

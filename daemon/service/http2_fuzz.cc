@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "daemon/service/grpc_server.h"
+#include "daemon/service/testing/unlisted_channel.h"
 #include "memtide/v1/admin.grpc.pb.h"
 
 namespace memtide {
@@ -61,8 +62,7 @@ class Server {
     auto server = GrpcServer::Start(path(), &context_);
     MEMTIDE_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
-    admin_ = v1::AdminService::NewStub(
-        grpc::CreateChannel("unix:" + path(), grpc::InsecureChannelCredentials()));
+    admin_ = v1::AdminService::NewStub(UnlistedChannel(path()));
   }
   ~Server() {
     loop_.Stop();

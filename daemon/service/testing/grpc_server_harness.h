@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "daemon/service/grpc_server.h"
+#include "daemon/service/testing/unlisted_channel.h"
 #include "memtide/v1/admin.grpc.pb.h"
 #include "memtide/v1/chunks.grpc.pb.h"
 #include "memtide/v1/session.grpc.pb.h"
@@ -123,8 +124,7 @@ class GrpcServerTest : public testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     token_ = TokenFor(geteuid());
-    channel_ = grpc::CreateChannel("unix:" + directory_ + "/grpc.sock",
-                                   grpc::InsecureChannelCredentials());
+    channel_ = UnlistedChannel(directory_ + "/grpc.sock");
     sessions_ = v1::SessionService::NewStub(channel_);
     chunks_ = v1::ChunkService::NewStub(channel_);
     admin_ = v1::AdminService::NewStub(channel_);
