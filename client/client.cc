@@ -65,10 +65,6 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   MEMTIDE_ASSIGN_OR_RETURN(properties_.job, session_->Open(options.job, events_.get()));
   properties_.job.has_ranks = options.job.ranks() > 1;
   const Job& job = properties_.job;
-  {
-    const MutexLock lock(&committed_mutex_);
-    committed_ = job.committed;
-  }
   // A daemon of another version might send values that the address range cannot represent.
   if (job.chunk_size.IsZero() || !job.chunk_size.IsMultipleOf(kChunkAlignment) ||
       job.lease_budget == 0) {
@@ -169,51 +165,6 @@ absl::Status Client::CheckProcess() const {
       "memory: open a client in the child, or use this one only in the parent");
 }
 
-absl::StatusOr<PlaceRange> Client::Allocate(uint32_t count, ChunkKind kind,
-                                            InitialContent initial_content, HomeTier home) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Allocate(count, kind, initial_content, home);
-}
-
-absl::Status Client::Free(PlaceRange range) {
-  // Destructors of inherited objects free chunks in a forked child too, where there is nothing to
-  // free.
-  if (!CheckProcess().ok()) return absl::OkStatus();
-  return leases_->Free(range);
-}
-
-absl::Status Client::Discard(absl::Span<const PlaceId> places) {
-  // As Free.
-  if (!CheckProcess().ok()) return absl::OkStatus();
-  return leases_->Discard(places);
-}
-
-absl::StatusOr<std::vector<size_t>> Client::Offer(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  if (places.empty()) return std::vector<size_t>();
-  return leases_->Offer(places);
-}
-
-absl::Status Client::OfferWhenWritten(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  if (places.empty()) return absl::OkStatus();
-  return leases_->OfferWhenWritten(places);
-}
-
-absl::StatusOr<PlaceRange> Client::Duplicate(absl::Span<const PlaceId> places, uint32_t copies) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  if (places.empty() || copies == 0) {
-    return absl::InvalidArgumentError("duplicates of no chunk, or none of each, were requested");
-  }
-  return leases_->Duplicate(places, copies);
-}
-
-absl::Status Client::Acquire(absl::Span<const PlaceId> places, Access access,
-                             absl::optional<Duration> deadline) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Acquire(places, access, deadline);
-}
-
 absl::Status Client::CheckStreams() const {
   MEMTIDE_RETURN_IF_ERROR(CheckProcess());
   if (properties_.needs_streams) return absl::OkStatus();
@@ -233,42 +184,11 @@ absl::Status Client::CoverAllStreams() {
   return absl::OkStatus();
 }
 
-absl::Status Client::Release(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->EndUse(places);
-}
-
 absl::StatusOr<class Use> Client::Use(std::vector<PlaceId> places, Access access,
                                       absl::optional<Duration> deadline) {
-  MEMTIDE_RETURN_IF_ERROR(Acquire(places, access, deadline));
+  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
+  MEMTIDE_RETURN_IF_ERROR(leases_->Acquire(places, access, deadline));
   return client::Use(this, std::move(places));
-}
-
-absl::Status Client::BeginMoment(Moment moment) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  leases_->BeginMoment(std::move(moment));
-  return absl::OkStatus();
-}
-
-absl::Status Client::EndIteration() {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  leases_->EndIteration();
-  return absl::OkStatus();
-}
-
-absl::Status Client::Prefetch(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Prefetch(places);
-}
-
-absl::Status Client::Evict(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Evict(places);
-}
-
-absl::Status Client::Flush() {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Flush();
 }
 
 absl::StatusOr<void*> Client::Wrap(const Span& span) const {
@@ -312,66 +232,6 @@ size_t Client::TakeReturned(Span* spans, size_t capacity) {
   return taken;
 }
 
-absl::StatusOr<uint64_t> Client::Step(const StepPart& part) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Step(part);
-}
-
-absl::StatusOr<StartedPart> Client::StartPart(OwnPart* part) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->StartPart(part);
-}
-
-absl::Status Client::EndPart(uint64_t id, const PartResult& result) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->EndPart(id, result);
-}
-
-absl::Status Client::Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
-                            absl::Span<const PlaceId> shadows) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  MEMTIDE_RETURN_IF_ERROR(leases_->Commit(commit, places, shadows));
-  const MutexLock lock(&committed_mutex_);
-  committed_ = commit.committed;
-  return absl::OkStatus();
-}
-
-CommittedStep Client::committed() const {
-  const MutexLock lock(&committed_mutex_);
-  return committed_;
-}
-
-absl::StatusOr<std::vector<ChunkVersion>> Client::Versions(absl::Span<const PlaceId> places) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Versions(places);
-}
-
-absl::StatusOr<std::vector<ChunkId>> Client::ChunkIds(PlaceRange range) const {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  if (range.first.value() > properties_.places ||
-      range.count > properties_.places - range.first.value()) {
-    return absl::InvalidArgumentError(absl::StrCat(range.count, " places from ",
-                                                   range.first.value(), " are not among the ",
-                                                   properties_.places));
-  }
-  return leases_->ChunkIds(range);
-}
-
-absl::StatusOr<PlaceRange> Client::Attach(const std::vector<ChunkId>& chunks) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Attach(chunks);
-}
-
-absl::Status Client::Resize(Bytes device_share, Duration deadline) {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->Resize(device_share, deadline);
-}
-
-absl::StatusOr<LeaseStats> Client::stats() const {
-  MEMTIDE_RETURN_IF_ERROR(CheckProcess());
-  return leases_->stats();
-}
-
 Use::Use(Client* client, std::vector<PlaceId> places)
     : client_(client), places_(std::move(places)) {}
 
@@ -390,9 +250,10 @@ Use& Use::operator=(Use&& other) noexcept {
 Use::~Use() { End(); }
 
 void Use::End() {
-  // Release fails only if the session is lost or in a forked child: the use has ended in both
-  // cases.
-  if (client_ != nullptr) client_->Release(places_).IgnoreError();
+  // EndUse fails only if the session is lost: the use has ended then, too.
+  if (client_ != nullptr && client_->CheckProcess().ok()) {
+    client_->leases()->EndUse(places_).IgnoreError();
+  }
   client_ = nullptr;
 }
 

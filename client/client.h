@@ -1,11 +1,12 @@
 // Client: a session with the node's daemon, and chunks at fixed addresses. The C++ interface.
 //
-// The C interface, client/memtide.h, is a thin layer over this one; it explains allocation, leases,
-// page faults and errors. Methods without a comment here implement the memtide_ function of the
-// same name.
+// The C interface, client/memtide.h, is a thin layer over this one and LeaseClient; it explains
+// allocation, leases, page faults and errors. Methods without a comment here implement the memtide_
+// function of the same name.
 //
 //   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Open({}));
-//   MEMTIDE_ASSIGN_OR_RETURN(PlaceRange weights, client->Allocate(8, ChunkKind::kParameter));
+//   MEMTIDE_ASSIGN_OR_RETURN(PlaceRange weights,
+//                            client->leases()->Allocate(8, ChunkKind::kParameter));
 //   MEMTIDE_ASSIGN_OR_RETURN(Use use, client->Use({weights.first}, Access::kWrite));
 //   memset(client->address(weights.first), 0, client->properties().chunk_size.count());
 //
@@ -13,8 +14,8 @@
 // and two of its DaemonSession. None of them runs the program's signal handlers.
 //
 // Thread safety: all methods may be called from any thread. A client belongs to the process that
-// opened it: in a forked child calls return FAILED_PRECONDITION, and Free, Discard and the
-// destructor do nothing.
+// opened it: in a forked child calls return FAILED_PRECONDITION, leases() must not be used, and the
+// destructor does nothing.
 #ifndef MEMTIDE_CLIENT_CLIENT_H_
 #define MEMTIDE_CLIENT_CLIENT_H_
 
@@ -95,23 +96,11 @@ class Client {
   // Null for a place without a fixed address, unless its chunk is in use.
   char* address(PlaceId place) const { return space_->address(place); }
 
-  absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
-                                      InitialContent initial_content = InitialContent::kZeros,
-                                      HomeTier home = HomeTier::kLowest);
-  absl::Status Free(PlaceRange range);
-  absl::Status Discard(absl::Span<const PlaceId> places);
-  // Returns those of `places`, by their number, that share a content now.
-  absl::StatusOr<std::vector<size_t>> Offer(absl::Span<const PlaceId> places);
-  // Implements memtide_offer_when_written.
-  absl::Status OfferWhenWritten(absl::Span<const PlaceId> places);
-  // Implements memtide_duplicate.
-  absl::StatusOr<PlaceRange> Duplicate(absl::Span<const PlaceId> places, uint32_t copies);
+  // Chunks, leases and steps. REQUIRES: CheckProcess() is OK.
+  LeaseClient* leases() const { return leases_.get(); }
+  // FAILED_PRECONDITION: this process is a forked child, which has no leases.
+  absl::Status CheckProcess() const;
 
-  // Without a deadline it waits as long as the daemon allows; a deadline of zero takes only what
-  // needs no wait.
-  absl::Status Acquire(absl::Span<const PlaceId> places, Access access,
-                       absl::optional<Duration> deadline = absl::nullopt);
-  absl::Status Release(absl::Span<const PlaceId> places);
   // As AddressSpace::CoverStreams and CoverAllStreams. FAILED_PRECONDITION: needs_streams is false.
   absl::Status CoverStreams(absl::Span<const uint64_t> streams);
   absl::Status CoverAllStreams();
@@ -119,28 +108,8 @@ class Client {
   absl::StatusOr<class Use> Use(std::vector<PlaceId> places, Access access,
                                 absl::optional<Duration> deadline = absl::nullopt);
 
-  absl::Status BeginMoment(Moment moment);
-  absl::Status EndIteration();
-  absl::Status Prefetch(absl::Span<const PlaceId> places);
-  absl::Status Evict(absl::Span<const PlaceId> places);
-  absl::Status Flush();
   absl::StatusOr<void*> Wrap(const Span& span) const;
   size_t TakeReturned(Span* spans, size_t capacity) ABSL_LOCKS_EXCLUDED(spans_mutex_);
-  // Returns the number of gradients that are not finite, if the part counts them, else zero.
-  absl::StatusOr<uint64_t> Step(const StepPart& part);
-  // Implement memtide_start_part, memtide_start_shared_part (with part->contents) and
-  // memtide_end_part.
-  absl::StatusOr<StartedPart> StartPart(OwnPart* part);
-  absl::Status EndPart(uint64_t id, const PartResult& result);
-  absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
-                      absl::Span<const PlaceId> shadows) ABSL_LOCKS_EXCLUDED(committed_mutex_);
-  CommittedStep committed() const ABSL_LOCKS_EXCLUDED(committed_mutex_);
-  absl::StatusOr<std::vector<ChunkVersion>> Versions(absl::Span<const PlaceId> places);
-  absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
-  absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
-  absl::Status Resize(Bytes device_share, Duration deadline);
-
-  absl::StatusOr<LeaseStats> stats() const;
 
  private:
   Client();
@@ -149,8 +118,6 @@ class Client {
   static absl::StatusOr<std::unique_ptr<AddressSpace>> ReserveSpace(
       const Job& job, const AddressSpace::Options& options, HostSpace** host_space);
   absl::Status StartFaultHandling(HostSpace* space);
-  // FAILED_PRECONDITION: this process is a forked child.
-  absl::Status CheckProcess() const;
   absl::Status CheckStreams() const;
   // Leaks all members, in a forked child.
   void Abandon();
@@ -165,8 +132,6 @@ class Client {
   };
   Mutex spans_mutex_;
   std::deque<ReturnedSpan> returned_spans_ ABSL_GUARDED_BY(spans_mutex_);
-  mutable Mutex committed_mutex_;
-  CommittedStep committed_ ABSL_GUARDED_BY(committed_mutex_);
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<SessionEvents> events_;
   std::unique_ptr<DaemonSession> session_;

@@ -76,11 +76,11 @@ struct Fake {
     auto opened = Client::OpenWith(std::move(made), {});
     MEMTIDE_CHECK(opened.ok()) << opened.status().ToString();
     client = std::move(opened).value();
-    place = client->Allocate(1, ChunkKind::kOther)->first;
+    place = client->leases()->Allocate(1, ChunkKind::kOther)->first;
   }
   void ReleaseLeases() {
     // The faulting thread resumes before its lease counts as idle, so the first Flush can miss it.
-    while (session->counts().leases > 0) MEMTIDE_CHECK(client->Flush().ok());
+    while (session->counts().leases > 0) MEMTIDE_CHECK(client->leases()->Flush().ok());
   }
   volatile char* byte() { return client->address(place); }
 
@@ -92,8 +92,8 @@ struct Fake {
 void BM_AcquireHeldAndRelease(benchmark::State& state) {
   Fake fake;
   for (auto _ : state) {
-    MEMTIDE_CHECK(fake.client->Acquire({fake.place}, Access::kWrite).ok());
-    MEMTIDE_CHECK(fake.client->Release({fake.place}).ok());
+    MEMTIDE_CHECK(fake.client->leases()->Acquire({fake.place}, Access::kWrite).ok());
+    MEMTIDE_CHECK(fake.client->leases()->EndUse({fake.place}).ok());
   }
 }
 BENCHMARK(BM_AcquireHeldAndRelease);
@@ -114,9 +114,9 @@ BENCHMARK(BM_Fault)->Unit(benchmark::kMicrosecond)->UseRealTime();
 void BM_AcquireAbsent(benchmark::State& state) {
   Fake fake;
   for (auto _ : state) {
-    MEMTIDE_CHECK(fake.client->Acquire({fake.place}, Access::kWrite).ok());
+    MEMTIDE_CHECK(fake.client->leases()->Acquire({fake.place}, Access::kWrite).ok());
     state.PauseTiming();
-    MEMTIDE_CHECK(fake.client->Release({fake.place}).ok());
+    MEMTIDE_CHECK(fake.client->leases()->EndUse({fake.place}).ok());
     fake.ReleaseLeases();
     state.ResumeTiming();
   }
@@ -133,7 +133,7 @@ void BM_Upgrade(benchmark::State& state) {
     state.ResumeTiming();
     *fake.byte() = 1;
   }
-  state.counters["upgrades"] = static_cast<double>(fake.client->stats()->upgrades);
+  state.counters["upgrades"] = static_cast<double>(fake.client->leases()->stats().upgrades);
 }
 BENCHMARK(BM_Upgrade)->Unit(benchmark::kMicrosecond)->UseRealTime();
 

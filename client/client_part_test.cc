@@ -16,7 +16,7 @@ TEST_F(ClientTest, AnOwnPartHasItsChunksElsewhereThanAtTheirPlaces) {
   OwnPart part;
   part.places = {Nth(range, 0), Nth(range, 1)};
   part.reads = 1;
-  const absl::StatusOr<StartedPart> started = client_->StartPart(&part);
+  const absl::StatusOr<StartedPart> started = client_->leases()->StartPart(&part);
   ASSERT_TRUE(started.ok()) << started.status();
   const std::vector<char*>& at = started->addresses;
   ASSERT_EQ(at.size(), 2u);
@@ -25,13 +25,13 @@ TEST_F(ClientTest, AnOwnPartHasItsChunksElsewhereThanAtTheirPlaces) {
   EXPECT_EQ(*reinterpret_cast<const uint64_t*>(at[0]), 5u);
   *reinterpret_cast<uint64_t*>(at[1]) = 6;
   OwnPart next = part;
-  ASSERT_TRUE(client_->EndPart(part.id, {/*computed=*/true}).ok());
+  ASSERT_TRUE(client_->leases()->EndPart(part.id, {/*computed=*/true}).ok());
   EXPECT_EQ(*Words(Nth(range, 1)), 6u);
   EXPECT_EQ(session_->computed_parts(), 1u);
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(client_->StartPart(&next).ok());
+  EXPECT_EQ(client_->leases()->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(client_->leases()->StartPart(&next).ok());
   EXPECT_NE(next.id, part.id);
-  ASSERT_TRUE(client_->EndPart(next.id, {/*computed=*/false}).ok());
+  ASSERT_TRUE(client_->leases()->EndPart(next.id, {/*computed=*/false}).ok());
   EXPECT_EQ(session_->computed_parts(), 1u);
 }
 
@@ -40,11 +40,11 @@ TEST_F(ClientTest, AnOwnPartThatCannotBeginLeavesNothing) {
   const PlaceRange range = Allocate(2);
   OwnPart part;
   part.places = {range.first, PlaceId(100)};
-  EXPECT_EQ(client_->StartPart(&part).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->leases()->StartPart(&part).status().code(), absl::StatusCode::kNotFound);
   part.places = {range.first};
   session_->FailNextFetch(absl::DataLossError("torn"));
-  EXPECT_EQ(client_->StartPart(&part).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->leases()->StartPart(&part).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(client_->leases()->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
   *Words(range.first) = 1;
 }
 
@@ -72,13 +72,13 @@ TEST_F(ClientTest, APartThatAnotherRankMadeHasItsResultsAndNoEnd) {
   made.state = PartState::kMade;
   session_->AnswerNextPart(made);
   OwnPart part = SharedPart(range);
-  const absl::StatusOr<StartedPart> started = client_->StartPart(&part);
+  const absl::StatusOr<StartedPart> started = client_->leases()->StartPart(&part);
   ASSERT_TRUE(started.ok()) << started.status();
   EXPECT_EQ(started->outcome.state, PartState::kMade);
   EXPECT_TRUE(started->addresses.empty());
   EXPECT_EQ(*Words(Nth(range, 1)), MadeWord());
   EXPECT_EQ(*Words(Nth(range, 0)), 5u);
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->leases()->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ClientTest, DigestsThatAreNeededAreAskedForBeforeAPartBegins) {
@@ -89,18 +89,18 @@ TEST_F(ClientTest, DigestsThatAreNeededAreAskedForBeforeAPartBegins) {
   outcome.unknown_reads = {0};
   session_->AnswerNextPart(outcome);
   OwnPart part = SharedPart(range);
-  absl::StatusOr<StartedPart> started = client_->StartPart(&part);
+  absl::StatusOr<StartedPart> started = client_->leases()->StartPart(&part);
   ASSERT_TRUE(started.ok()) << started.status();
   EXPECT_EQ(started->outcome.state, PartState::kNeedsDigests);
   EXPECT_EQ(started->outcome.unknown_reads, std::vector<uint32_t>{0});
-  EXPECT_EQ(client_->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->leases()->EndPart(part.id, {true}).code(), absl::StatusCode::kNotFound);
   part.contents->reads = {{3, 4}};
-  started = client_->StartPart(&part);
+  started = client_->leases()->StartPart(&part);
   ASSERT_TRUE(started.ok()) << started.status();
   EXPECT_EQ(session_->part_contents()->reads[0], (Digest{3, 4}));
   EXPECT_EQ(started->outcome.state, PartState::kComputing);
   EXPECT_EQ(started->addresses.size(), 2u);
-  EXPECT_TRUE(client_->EndPart(part.id, {true}).ok());
+  EXPECT_TRUE(client_->leases()->EndPart(part.id, {true}).ok());
 }
 
 TEST_F(ClientTest, APartThatDiffersFromAnotherRanksIsComputedHere) {
@@ -110,13 +110,13 @@ TEST_F(ClientTest, APartThatDiffersFromAnotherRanksIsComputedHere) {
   outcome.difference = PartDifference{7, /*work=*/true, {0}};
   session_->AnswerNextPart(outcome);
   OwnPart part = SharedPart(range);
-  const absl::StatusOr<StartedPart> started = client_->StartPart(&part);
+  const absl::StatusOr<StartedPart> started = client_->leases()->StartPart(&part);
   ASSERT_TRUE(started.ok()) << started.status();
   EXPECT_EQ(started->addresses.size(), 2u);
   EXPECT_EQ(started->outcome.difference->rank, 7u);
   EXPECT_TRUE(started->outcome.difference->work);
   EXPECT_EQ(started->outcome.difference->reads, std::vector<uint32_t>{0});
-  EXPECT_TRUE(client_->EndPart(part.id, {true}).ok());
+  EXPECT_TRUE(client_->leases()->EndPart(part.id, {true}).ok());
 }
 
 TEST_F(ClientTest, APartWhoseReplyIsLostIsEndedAndMayBeginAgain) {
@@ -124,14 +124,14 @@ TEST_F(ClientTest, APartWhoseReplyIsLostIsEndedAndMayBeginAgain) {
   const PlaceRange range = Allocate(2);
   OwnPart part = SharedPart(range);
   session_->LoseNextPartReply();
-  EXPECT_EQ(client_->StartPart(&part).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client_->leases()->StartPart(&part).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(session_->counts().leases, 0u) << "the part had begun";
   PartOutcome made;
   made.state = PartState::kMade;
   for (const bool is_lost : {true, false}) {
     session_->AnswerNextPart(made);
     if (is_lost) session_->LoseNextPartReply();
-    EXPECT_EQ(client_->StartPart(&part).ok(), !is_lost);
+    EXPECT_EQ(client_->leases()->StartPart(&part).ok(), !is_lost);
   }
   EXPECT_EQ(*Words(Nth(range, 1)), MadeWord());
   EXPECT_EQ(session_->computed_parts(), 0u);

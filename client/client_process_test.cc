@@ -30,10 +30,10 @@ TEST_F(ClientProcessTest, SystemCallsMayAccessUnmappedChunks) {
   if (!client_->properties().kernel_faults) GTEST_SKIP() << "no privilege for kernel faults";
   const PlaceRange range = Allocate(2);
   memset(client_->address(range.first), 0x5A, kChunkBytes);
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   const int file = memfd_create("out", MFD_CLOEXEC);
   ASSERT_EQ(write(file, client_->address(range.first), kChunkBytes), ssize_t(kChunkBytes));
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   ASSERT_EQ(pread(file, client_->address(Nth(range, 1)), kChunkBytes, 0), ssize_t(kChunkBytes));
   EXPECT_EQ(memcmp(client_->address(range.first), client_->address(Nth(range, 1)), kChunkBytes), 0);
   close(file);
@@ -47,7 +47,7 @@ TEST_F(ClientProcessTest, SystemCallsNeverMissAChunkThatIsGivenBack) {
   memset(client_->address(range.first), 0x5A, kChunkBytes);
   std::atomic<bool> done{false};
   std::thread giver([&] {
-    while (!done.load()) EXPECT_TRUE(client_->Flush().ok());
+    while (!done.load()) EXPECT_TRUE(client_->leases()->Flush().ok());
   });
   const int file = memfd_create("out", MFD_CLOEXEC);
   for (int i = 0; i < 300; ++i) {
@@ -79,7 +79,7 @@ void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t 
       if (acquire) {
         // Sometimes acquires for reading what it then writes, which faults.
         const Access access = write && random() % 2 == 0 ? Access::kWrite : Access::kRead;
-        if (!client->Acquire({place}, access).ok()) ++wrong;
+        if (!client->leases()->Acquire({place}, access).ok()) ++wrong;
       }
       auto* bytes = client->address(place);
       for (size_t at = 0; at < kChunkBytes; at += 4096) {
@@ -88,7 +88,7 @@ void Hammer(Client* client, PlaceRange range, int threads, int rounds, uint64_t 
         if (write) *word = expected[n] + 1;
       }
       if (write) ++expected[n];
-      if (acquire && !client->Release({place}).ok()) ++wrong;
+      if (acquire && !client->leases()->EndUse({place}).ok()) ++wrong;
     }
   };
   std::vector<std::thread> pool;
@@ -105,7 +105,7 @@ TEST_P(HammerTest, BytesSurviveRandomAccessByThreads) {
   const PlaceRange range = Allocate(24);
   Hammer(client_.get(), range, threads, 600 / threads, 7);
   EXPECT_GT(session_->counts().evictions, 50u);
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   session_->WaitForLeases(0);
 }
 
@@ -122,11 +122,13 @@ TEST_F(ClientProcessTest, OverlappingBatchesDoNotDeadlock) {
       const uint32_t first = random() % 10;
       places = {Nth(range, first + 1), Nth(range, first)};
       if (random() % 2 == 0) std::swap(places[0], places[1]);
-      if (!client_->Acquire(places, random() % 2 == 0 ? Access::kRead : Access::kWrite).ok()) {
+      if (!client_->leases()
+               ->Acquire(places, random() % 2 == 0 ? Access::kRead : Access::kWrite)
+               .ok()) {
         ++failed;
         continue;
       }
-      if (!client_->Release(places).ok()) ++failed;
+      if (!client_->leases()->EndUse(places).ok()) ++failed;
     }
   };
   std::thread a(work, 1), b(work, 2), c(work, 3);
@@ -137,24 +139,6 @@ TEST_F(ClientProcessTest, OverlappingBatchesDoNotDeadlock) {
 }
 
 // --- Processes ---
-
-TEST_F(ClientProcessTest, AForkedChildIsRefused) {
-  Open(4, 3);
-  const PlaceRange range = Allocate(2);
-  Words(range.first)[0] = 5;
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool refused =
-        absl::IsFailedPrecondition(client_->Acquire({range.first}, Access::kRead)) &&
-        client_->Free(range).ok();
-    client_.reset();
-    _exit(refused ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_EQ(Words(range.first)[0], 5u);
-}
 
 using ClientDeathTest = ClientTest;
 
@@ -193,7 +177,7 @@ TEST_F(ClientDeathTest, AnAccessToAFreedPlaceIsASegmentationFault) {
         signal(SIGSEGV, SIG_DFL);
         Open(4, 3);
         const PlaceRange range = Allocate(2);
-        ASSERT_TRUE(client_->Free(range).ok());
+        ASSERT_TRUE(client_->leases()->Free(range).ok());
         static_cast<volatile char*>(client_->address(range.first))[0] = 1;
       },
       testing::KilledBySignal(SIGSEGV), "");

@@ -37,18 +37,18 @@ TEST_F(ClientTest, UndefinedChunksKeepWhatIsWrittenFirst) {
 TEST_F(ClientTest, ADiscardEndsIdleLeasesAndKeepsTheChunks) {
   Open(4, 3);
   const PlaceRange range = Allocate(4);
-  const auto ids = client_->ChunkIds(range);
+  const auto ids = client_->leases()->ChunkIds(range);
   Words(Nth(range, 0))[0] = Words(Nth(range, 1))[0] = 5;
   EXPECT_EQ(session_->counts().leases, 2u);
   const std::vector<PlaceId> places = range.places();
-  ASSERT_TRUE(client_->Discard(places).ok());
+  ASSERT_TRUE(client_->leases()->Discard(places).ok());
   EXPECT_EQ(session_->counts().leases, 0u);
   EXPECT_EQ(session_->counts().discards, 1u);
   EXPECT_EQ(stats().leases_held, 0u);
-  EXPECT_EQ(*client_->ChunkIds(range), *ids);
+  EXPECT_EQ(*client_->leases()->ChunkIds(range), *ids);
   EXPECT_NE(Words(Nth(range, 0))[0], 5u) << "the fake session scrambles what is discarded";
   Words(Nth(range, 0))[0] = 6;
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   EXPECT_EQ(Words(Nth(range, 0))[0], 6u);
 }
 
@@ -56,17 +56,17 @@ TEST_F(ClientTest, AnOfferEndsIdleLeasesThatAreInItsWayAndNoOthers) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);
   Words(Nth(range, 0))[0] = 5;
-  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 1)}, Access::kRead).ok());
   EXPECT_EQ(session_->counts().leases, 2u);
-  absl::StatusOr<std::vector<size_t>> shared = client_->Offer(range.places());
+  absl::StatusOr<std::vector<size_t>> shared = client_->leases()->Offer(range.places());
   ASSERT_TRUE(shared.ok()) << shared.status();
   EXPECT_EQ(*shared, (std::vector<size_t>{2, 0})) << "one is in use";
   EXPECT_EQ(session_->counts().leases, 1u);
   EXPECT_EQ(Words(Nth(range, 0))[0], 5u);
-  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
-  EXPECT_EQ(client_->Offer(range.places())->size(), 3u);
-  EXPECT_TRUE(client_->Offer({})->empty());
-  EXPECT_TRUE(absl::IsNotFound(client_->Offer({PlaceId(9)}).status()));
+  ASSERT_TRUE(client_->leases()->EndUse({Nth(range, 1)}).ok());
+  EXPECT_EQ(client_->leases()->Offer(range.places())->size(), 3u);
+  EXPECT_TRUE(client_->leases()->Offer({})->empty());
+  EXPECT_TRUE(absl::IsNotFound(client_->leases()->Offer({PlaceId(9)}).status()));
 }
 
 TEST_F(ClientTest, DuplicatesAreBoundInOrderAndIdleLeasesEndFirst) {
@@ -74,15 +74,15 @@ TEST_F(ClientTest, DuplicatesAreBoundInOrderAndIdleLeasesEndFirst) {
   const PlaceRange range = Allocate(2);
   Words(Nth(range, 0))[0] = 5;
   Words(Nth(range, 1))[0] = 6;
-  const absl::StatusOr<PlaceRange> made = client_->Duplicate(range.places(), 2);
+  const absl::StatusOr<PlaceRange> made = client_->leases()->Duplicate(range.places(), 2);
   ASSERT_TRUE(made.ok()) << made.status();
   ASSERT_EQ(made->count, 4u);
   for (const uint32_t i : {0, 1, 2, 3}) EXPECT_EQ(Words(Nth(*made, i))[0], 5u + i % 2);
   Words(Nth(*made, 1))[0] = 7;
   EXPECT_EQ(Words(Nth(range, 1))[0], 6u);
-  EXPECT_TRUE(absl::IsInvalidArgument(client_->Duplicate(range.places(), 0).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(client_->Duplicate({}, 1).status()));
-  EXPECT_TRUE(absl::IsNotFound(client_->Duplicate({PlaceId(19)}, 1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->leases()->Duplicate(range.places(), 0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->leases()->Duplicate({}, 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(client_->leases()->Duplicate({PlaceId(19)}, 1).status()));
 }
 
 // The daemon gives a chunk that leaves what it has in common another place.
@@ -90,16 +90,16 @@ TEST_F(ClientTest, AWriteToADuplicateThatIsReadGoesWhereItsLeaseIs) {
   Open(8, 6);
   const PlaceRange range = Allocate(1);
   Words(range.first)[0] = 5;
-  const absl::StatusOr<PlaceRange> made = client_->Duplicate(range.places(), 1);
+  const absl::StatusOr<PlaceRange> made = client_->leases()->Duplicate(range.places(), 1);
   ASSERT_TRUE(made.ok()) << made.status();
-  ASSERT_TRUE(client_->Acquire({made->first}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({made->first}, Access::kRead).ok());
   EXPECT_EQ(Words(made->first)[0], 5u);
-  ASSERT_TRUE(client_->Acquire({made->first}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({made->first}, Access::kWrite).ok());
   EXPECT_EQ(Words(made->first)[0], 5u);
   Words(made->first)[0] = 6;
-  ASSERT_TRUE(client_->Release({made->first}).ok());
-  ASSERT_TRUE(client_->Release({made->first}).ok());
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->EndUse({made->first}).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({made->first}).ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   EXPECT_EQ(Words(made->first)[0], 6u);
   EXPECT_EQ(Words(range.first)[0], 5u);
 }
@@ -108,25 +108,25 @@ TEST_F(ClientTest, AnOfferThatRepeatsEndsIdleLeasesOnce) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);
   Words(Nth(range, 0))[0] = 5;
-  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kRead).ok());
-  ASSERT_TRUE(client_->OfferWhenWritten(range.places()).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 1)}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->OfferWhenWritten(range.places()).ok());
   EXPECT_EQ(session_->counts().leases, 1u) << "one is in use";
   EXPECT_EQ(Words(Nth(range, 0))[0], 5u);
-  EXPECT_TRUE(client_->OfferWhenWritten({}).ok());
-  EXPECT_TRUE(absl::IsNotFound(client_->OfferWhenWritten({PlaceId(9)})));
-  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
+  EXPECT_TRUE(client_->leases()->OfferWhenWritten({}).ok());
+  EXPECT_TRUE(absl::IsNotFound(client_->leases()->OfferWhenWritten({PlaceId(9)})));
+  ASSERT_TRUE(client_->leases()->EndUse({Nth(range, 1)}).ok());
 }
 
 TEST_F(ClientTest, ADiscardOfChunksInUseOrOfNoneIsRefusedAsAWhole) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
-  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 1)}, Access::kWrite).ok());
   Words(Nth(range, 1))[0] = 5;
-  EXPECT_TRUE(absl::IsFailedPrecondition(client_->Discard(range.places())));
-  EXPECT_TRUE(absl::IsNotFound(client_->Discard({PlaceId(9)})));
-  EXPECT_TRUE(absl::IsInvalidArgument(client_->Discard({range.first, range.first})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(client_->leases()->Discard(range.places())));
+  EXPECT_TRUE(absl::IsNotFound(client_->leases()->Discard({PlaceId(9)})));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->leases()->Discard({range.first, range.first})));
   EXPECT_EQ(session_->counts().discards, 0u);
-  ASSERT_TRUE(client_->Release({Nth(range, 1)}).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({Nth(range, 1)}).ok());
   EXPECT_EQ(Words(Nth(range, 1))[0], 5u);
 }
 
@@ -161,24 +161,24 @@ TEST_F(ClientTest, AFaultedChunkStaysMappedAsLongAsItsFetchTook) {
 TEST_F(ClientTest, AWriteToAReadLeaseUpgradesIt) {
   Open(4, 3);
   const PlaceRange range = Allocate(4);
-  ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({range.first}, Access::kRead).ok());
   Words(range.first)[7] = 42;
   EXPECT_EQ(stats().upgrades, 1u);
-  ASSERT_TRUE(client_->Release({range.first}).ok());
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->EndUse({range.first}).ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   EXPECT_EQ(Words(range.first)[7], 42u);
 }
 
 TEST_F(ClientTest, AcquiringHeldLeasesMakesNoCall) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
-  ASSERT_TRUE(client_->Acquire({range.first}, Access::kWrite).ok());
-  ASSERT_TRUE(client_->Release({range.first}).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({range.first}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({range.first}).ok());
   const uint64_t calls = stats().calls;
-  ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({range.first}, Access::kRead).ok());
   EXPECT_EQ(stats().calls, calls);
   EXPECT_EQ(stats().acquire_hits, 1u);
-  ASSERT_TRUE(client_->Release({range.first}).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({range.first}).ok());
 }
 
 TEST_F(ClientTest, UsesTravelWithTheNextFetchHitsIncluded) {
@@ -190,7 +190,7 @@ TEST_F(ClientTest, UsesTravelWithTheNextFetchHitsIncluded) {
   const auto begin = [&](const std::string& name) {
     Moment moment;
     moment.name = name;
-    ASSERT_TRUE(client_->BeginMoment(moment).ok());
+    client_->leases()->BeginMoment(moment);
   };
   use(0, Access::kRead);  // Before the first moment: not recorded.
   begin("one");
@@ -199,7 +199,7 @@ TEST_F(ClientTest, UsesTravelWithTheNextFetchHitsIncluded) {
   use(0, Access::kRead);
   EXPECT_TRUE(session_->moments().empty());
   use(1, Access::kWrite);
-  ASSERT_TRUE(client_->EndIteration().ok());
+  client_->leases()->EndIteration();
   ASSERT_EQ(session_->moments().size(), 2u);
   EXPECT_EQ(session_->moments()[0].name, "one");
   EXPECT_EQ(session_->moments()[1].uses.size(), 2u);
@@ -213,7 +213,7 @@ TEST_F(ClientTest, ManyMomentsWithoutAFetchAreReported) {
   Open(4, 3);
   const PlaceRange range = Allocate(1);
   for (size_t i = 0; i <= AccessLog::kReportAfter + 1; ++i) {
-    ASSERT_TRUE(client_->BeginMoment(Moment()).ok());
+    client_->leases()->BeginMoment(Moment());
     ASSERT_TRUE(client_->Use({range.first}, Access::kRead).ok());
   }
   EXPECT_GT(session_->moments().size(), AccessLog::kReportAfter);
@@ -222,8 +222,8 @@ TEST_F(ClientTest, ManyMomentsWithoutAFetchAreReported) {
 TEST_F(ClientTest, MoreThanTheBudgetIsRefusedWithAdvice) {
   Open(4, 3);
   const PlaceRange range = Allocate(4);
-  const absl::Status status =
-      client_->Acquire({Nth(range, 0), Nth(range, 1), Nth(range, 2), Nth(range, 3)}, Access::kRead);
+  const absl::Status status = client_->leases()->Acquire(
+      {Nth(range, 0), Nth(range, 1), Nth(range, 2), Nth(range, 3)}, Access::kRead);
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(std::string(status.message()).find("lease_budget"), std::string::npos);
 }
@@ -234,9 +234,9 @@ TEST_F(ClientTest, FreeingAChunkInUseIsRefused) {
   {
     auto use = client_->Use({range.first}, Access::kWrite);
     ASSERT_TRUE(use.ok());
-    EXPECT_TRUE(absl::IsFailedPrecondition(client_->Free(range)));
+    EXPECT_TRUE(absl::IsFailedPrecondition(client_->leases()->Free(range)));
   }
-  EXPECT_TRUE(client_->Free(range).ok());
+  EXPECT_TRUE(client_->leases()->Free(range).ok());
   EXPECT_EQ(session_->counts().leases, 0u);
   EXPECT_EQ(stats().chunks, 0u);
 }
@@ -245,7 +245,7 @@ TEST_F(ClientTest, FreedPlacesAreUsedAgainAndReadAsZeros) {
   Open(4, 3);
   const PlaceRange first = Allocate(3);
   memset(Words(first.first), 0xFF, kChunkBytes);
-  ASSERT_TRUE(client_->Free(first).ok());
+  ASSERT_TRUE(client_->leases()->Free(first).ok());
   const PlaceRange second = Allocate(3);
   EXPECT_EQ(second.first, first.first);
   EXPECT_EQ(Words(second.first)[100], 0u);
@@ -254,23 +254,24 @@ TEST_F(ClientTest, FreedPlacesAreUsedAgainAndReadAsZeros) {
 TEST_F(ClientTest, ARefusedFetchLeavesNothingLeased) {
   Open(4, 2);
   const PlaceRange range = Allocate(4);
-  ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kWrite).ok());
-  ASSERT_TRUE(client_->Release({Nth(range, 0), Nth(range, 1)}).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({Nth(range, 0), Nth(range, 1)}).ok());
   session_->FailNextFetch(absl::DataLossError("the disk is gone"));
-  EXPECT_TRUE(absl::IsDataLoss(client_->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead)));
+  EXPECT_TRUE(
+      absl::IsDataLoss(client_->leases()->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead)));
   EXPECT_EQ(session_->counts().leases, stats().leases_held);
-  EXPECT_TRUE(client_->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead).ok());
+  EXPECT_TRUE(client_->leases()->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead).ok());
 }
 
 TEST_F(ClientTest, RevokedLeasesAreGivenBackAsUsesEnd) {
   Open(6, 5);
   const PlaceRange range = Allocate(4);
   const std::vector<PlaceId> all = {Nth(range, 0), Nth(range, 1), Nth(range, 2), Nth(range, 3)};
-  ASSERT_TRUE(client_->Acquire(all, Access::kWrite).ok());
-  ASSERT_TRUE(client_->Release({all[0], all[1]}).ok());
+  ASSERT_TRUE(client_->leases()->Acquire(all, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({all[0], all[1]}).ok());
   session_->Revoke({{}, 3});
   session_->WaitForLeases(2);
-  ASSERT_TRUE(client_->Release({all[2], all[3]}).ok());
+  ASSERT_TRUE(client_->leases()->EndUse({all[2], all[3]}).ok());
   session_->WaitForLeases(1);
 }
 
@@ -278,8 +279,8 @@ TEST_F(ClientTest, EvictSkipsWhatIsInUse) {
   Open(6, 5);
   const PlaceRange range = Allocate(2);
   Words(Nth(range, 0))[0] = 1;
-  ASSERT_TRUE(client_->Acquire({Nth(range, 1)}, Access::kWrite).ok());
-  ASSERT_TRUE(client_->Evict({Nth(range, 0), Nth(range, 1)}).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 1)}, Access::kWrite).ok());
+  ASSERT_TRUE(client_->leases()->Evict({Nth(range, 0), Nth(range, 1)}).ok());
   EXPECT_EQ(session_->counts().leases, 1u);
   EXPECT_EQ(session_->counts().evictions, 1u);
   EXPECT_EQ(Words(Nth(range, 0))[0], 1u);
@@ -288,12 +289,12 @@ TEST_F(ClientTest, EvictSkipsWhatIsInUse) {
 TEST_F(ClientTest, NoWaitIsRefusedWhenAllSlotsAreLeased) {
   Open(4, 3);
   const PlaceRange range = Allocate(6);
-  ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
-  ASSERT_TRUE(client_->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead).ok());
-  EXPECT_TRUE(
-      absl::IsUnavailable(client_->Acquire({Nth(range, 4)}, Access::kRead, Duration::zero())));
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 2), Nth(range, 3)}, Access::kRead).ok());
+  EXPECT_TRUE(absl::IsUnavailable(
+      client_->leases()->Acquire({Nth(range, 4)}, Access::kRead, Duration::zero())));
   EXPECT_TRUE(absl::IsDeadlineExceeded(
-      client_->Acquire({Nth(range, 4)}, Access::kRead, std::chrono::milliseconds(10))));
+      client_->leases()->Acquire({Nth(range, 4)}, Access::kRead, std::chrono::milliseconds(10))));
 }
 
 TEST_F(ClientTest, CallsFailAfterTheSessionIsLostAndMappedBytesStay) {
@@ -301,8 +302,8 @@ TEST_F(ClientTest, CallsFailAfterTheSessionIsLostAndMappedBytesStay) {
   const PlaceRange range = Allocate(2);
   Words(range.first)[0] = 77;
   session_->EndSession(absl::UnavailableError("the memtide daemon ended"));
-  EXPECT_TRUE(absl::IsUnavailable(client_->Acquire({Nth(range, 1)}, Access::kRead)));
-  EXPECT_TRUE(absl::IsUnavailable(client_->Allocate(1, ChunkKind::kOther).status()));
+  EXPECT_TRUE(absl::IsUnavailable(client_->leases()->Acquire({Nth(range, 1)}, Access::kRead)));
+  EXPECT_TRUE(absl::IsUnavailable(client_->leases()->Allocate(1, ChunkKind::kOther).status()));
   EXPECT_EQ(Words(range.first)[0], 77u);
 }
 
@@ -315,8 +316,9 @@ TEST_F(ClientTest, ARegionThatIsGoneIsReturnedAndTheBudgetShrinks) {
   session_->WaitForReturn(RegionId(7));
   EXPECT_EQ(stats().slots, 4u);
   const auto three = {Nth(range, 0), Nth(range, 1), Nth(range, 2)};
-  EXPECT_EQ(client_->Acquire(three, Access::kRead).code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(client_->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
+  EXPECT_EQ(client_->leases()->Acquire(three, Access::kRead).code(),
+            absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(client_->leases()->Acquire({Nth(range, 0), Nth(range, 1)}, Access::kRead).ok());
   EXPECT_EQ(Words(Nth(range, 1))[0], 1u);
 }
 
@@ -331,10 +333,10 @@ TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
   while (session_->counts().leases > 3) std::this_thread::yield();
   std::vector<PlaceId> six;
   for (uint32_t i = 0; i < 6; ++i) six.push_back(Nth(range, i));
-  ASSERT_TRUE(client_->Acquire(six, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire(six, Access::kRead).ok());
   EXPECT_EQ(session_->counts().leases, 6u);
   EXPECT_EQ(Words(Nth(range, 5))[0], 5u);
-  ASSERT_TRUE(client_->Release(six).ok());
+  ASSERT_TRUE(client_->leases()->EndUse(six).ok());
   while (session_->counts().leases > 3) std::this_thread::yield();
   session_->ChangeLeaseBudget({101, 100});
   EXPECT_EQ(stats().lease_budget, 6u) << "the soft budget does not exceed that of Open";
@@ -356,13 +358,13 @@ TEST_F(ClientTest, StepsAndCommitsReleaseIdleLeases) {
   const PlaceRange range = Allocate(3);
   *Words(Nth(range, 0)) = 5;
   *Words(Nth(range, 1)) = 6;
-  ASSERT_TRUE(client_->Step(CopyPart(Nth(range, 0), Nth(range, 2))).ok());
+  ASSERT_TRUE(client_->leases()->Step(CopyPart(Nth(range, 0), Nth(range, 2))).ok());
   EXPECT_EQ(stats().leases_held, 1u);
   CommitRequest commit;
   commit.committed = {1, "one"};
-  ASSERT_TRUE(client_->Commit(commit, {Nth(range, 1)}, {Nth(range, 2)}).ok());
-  EXPECT_EQ(client_->committed().step, 1u);
-  EXPECT_EQ(client_->committed().manifest, "one");
+  ASSERT_TRUE(client_->leases()->Commit(commit, {Nth(range, 1)}, {Nth(range, 2)}).ok());
+  EXPECT_EQ(client_->leases()->committed().step, 1u);
+  EXPECT_EQ(client_->leases()->committed().manifest, "one");
   EXPECT_EQ(*Words(Nth(range, 1)), 5u);
   EXPECT_EQ(*Words(Nth(range, 0)), 5u);
 }
@@ -370,19 +372,19 @@ TEST_F(ClientTest, StepsAndCommitsReleaseIdleLeases) {
 TEST_F(ClientTest, CommitWaitsForChunksInUse) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
-  ASSERT_TRUE(client_->Acquire({range.first}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({range.first}, Access::kRead).ok());
   std::thread user([this, &range] {
     session_->WaitForAbortedCommit();
-    ASSERT_TRUE(client_->Release({range.first}).ok());
+    ASSERT_TRUE(client_->leases()->EndUse({range.first}).ok());
   });
-  EXPECT_TRUE(client_->Commit({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
+  EXPECT_TRUE(client_->leases()->Commit({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
   user.join();
 }
 
 TEST_F(ClientTest, StepsOfPlacesWithoutChunksAreNotFound) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
-  EXPECT_EQ(client_->Step(CopyPart(range.first, PlaceId(100))).status().code(),
+  EXPECT_EQ(client_->leases()->Step(CopyPart(range.first, PlaceId(100))).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -390,16 +392,17 @@ TEST_F(ClientTest, VersionsCountWriteLeases) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
   const std::vector<PlaceId> places = {Nth(range, 1), Nth(range, 0)};
-  const auto before = client_->Versions(places);
+  const auto before = client_->leases()->Versions(places);
   ASSERT_TRUE(before.ok()) << before.status();
-  EXPECT_EQ((*before)[1].chunk, client_->ChunkIds(range)->front());
-  ASSERT_TRUE(client_->Acquire({places[0]}, Access::kRead).ok());
-  ASSERT_TRUE(client_->Acquire({places[1]}, Access::kWrite).ok());
-  const auto after = client_->Versions(places);
+  EXPECT_EQ((*before)[1].chunk, client_->leases()->ChunkIds(range)->front());
+  ASSERT_TRUE(client_->leases()->Acquire({places[0]}, Access::kRead).ok());
+  ASSERT_TRUE(client_->leases()->Acquire({places[1]}, Access::kWrite).ok());
+  const auto after = client_->leases()->Versions(places);
   ASSERT_TRUE(after.ok()) << after.status();
   EXPECT_EQ((*after)[0].version, (*before)[0].version);
   EXPECT_GT((*after)[1].version, (*before)[1].version);
-  EXPECT_EQ(client_->Versions({PlaceId(50)}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->leases()->Versions({PlaceId(50)}).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
@@ -409,19 +412,19 @@ TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
   commit.if_unwritten = true;
   const auto commit_one = [&](uint32_t place, uint64_t step) {
     commit.committed.step = step;
-    return client_->Commit(commit, {Nth(range, place)}, {Nth(range, 3)});
+    return client_->leases()->Commit(commit, {Nth(range, place)}, {Nth(range, 3)});
   };
   const auto use = [&](uint32_t place, Access access) {
-    ASSERT_TRUE(client_->Acquire({Nth(range, place)}, access).ok());
-    ASSERT_TRUE(client_->Release({Nth(range, place)}).ok());
+    ASSERT_TRUE(client_->leases()->Acquire({Nth(range, place)}, access).ok());
+    ASSERT_TRUE(client_->leases()->EndUse({Nth(range, place)}).ok());
   };
-  ASSERT_TRUE(client_->Versions({Nth(range, 0), Nth(range, 1)}).ok());
+  ASSERT_TRUE(client_->leases()->Versions({Nth(range, 0), Nth(range, 1)}).ok());
   use(0, Access::kRead);
   use(2, Access::kWrite);  // Its version was not read.
   EXPECT_TRUE(commit_one(0, 1).ok());
   use(1, Access::kWrite);
   EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(client_->Versions({Nth(range, 1)}).ok());
+  ASSERT_TRUE(client_->leases()->Versions({Nth(range, 1)}).ok());
   use(1, Access::kRead);
   use(1, Access::kWrite);  // The lease for reading becomes one for writing.
   EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
@@ -432,22 +435,23 @@ TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
 TEST_F(ClientTest, ChunksAreAttachedByName) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);
-  const auto ids = client_->ChunkIds(range);
+  const auto ids = client_->leases()->ChunkIds(range);
   ASSERT_TRUE(ids.ok()) << ids.status();
-  EXPECT_EQ(client_->ChunkIds({PlaceId(50), 1}).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(client_->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
-  EXPECT_FALSE(client_->Attach({}).ok());
-  EXPECT_FALSE(client_->Attach({(*ids)[1]}).ok()) << "the chunk is bound";
+  EXPECT_EQ(client_->leases()->ChunkIds({PlaceId(50), 1}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_FALSE(client_->leases()->ChunkIds({PlaceId(UINT32_MAX), 2}).ok());
+  EXPECT_FALSE(client_->leases()->Attach({}).ok());
+  EXPECT_FALSE(client_->leases()->Attach({(*ids)[1]}).ok()) << "the chunk is bound";
   // As if by another session.
   const auto others =
       session_->Allocate(2, ChunkKind::kOther, InitialContent::kZeros, HomeTier::kLowest);
   ASSERT_TRUE(others.ok());
-  EXPECT_FALSE(client_->Attach({(*others)[0], (*others)[0]}).ok());
-  const auto attached = client_->Attach(*others);
+  EXPECT_FALSE(client_->leases()->Attach({(*others)[0], (*others)[0]}).ok());
+  const auto attached = client_->leases()->Attach(*others);
   ASSERT_TRUE(attached.ok()) << attached.status();
-  EXPECT_EQ(*client_->ChunkIds(*attached), *others);
+  EXPECT_EQ(*client_->leases()->ChunkIds(*attached), *others);
   *Words(Nth(*attached, 1)) = 7;
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   EXPECT_EQ(*Words(Nth(*attached, 1)), 7u);
 }
 

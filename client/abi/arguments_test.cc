@@ -1,5 +1,8 @@
-// Calls of the C interface that name the argument that is wrong, before anything is done.
+// Calls of the C interface that are refused before anything is done: the message names the argument
+// that is wrong.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <string>
@@ -52,6 +55,28 @@ TEST_F(ClientArgumentsTest, APhaseIsOneOfThose) {
     EXPECT_NE(Refusal(memtide_moment(client, phase, "a", 0, 0)).find("phase"), std::string::npos);
   }
   EXPECT_EQ(memtide_moment(client, MEMTIDE_STEP, "a", 0, 0), MEMTIDE_OK) << memtide_last_error();
+}
+
+TEST_F(ClientArgumentsTest, AForkedChildIsRefused) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  const uint32_t first = range.first.value();
+  Words(range.first)[0] = 5;
+  const pid_t child = fork();
+  if (child == 0) {
+    // A destructor that frees what its parent has does no harm.
+    const bool refused =
+        memtide_acquire(client, &first, 1, MEMTIDE_READ, -1) == MEMTIDE_FAILED_PRECONDITION &&
+        memtide_free(client, first, 2) == MEMTIDE_OK &&
+        memtide_discard(client, &first, 1) == MEMTIDE_OK;
+    memtide_close(client);
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(Words(range.first)[0], 5u);
 }
 
 }  // namespace

@@ -7,15 +7,15 @@
 #include "base/memory_kind.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "client/abi/client_call.h"
 #include "client/abi/device_option.h"
-#include "client/abi/guard.h"
 #include "client/abi/structs.h"
-#include "client/client.h"
 #include "client/memory/segv_handler.h"
 #include "client/memtide.h"
 
 namespace {
 
+using Places = absl::Span<const memtide::client::PlaceId>;
 using memtide::Access;
 using memtide::Bytes;
 using memtide::ChunkKind;
@@ -24,31 +24,22 @@ using memtide::client::CopyCommonFields;
 using memtide::client::Guarded;
 using memtide::client::HomeTier;
 using memtide::client::InitialContent;
+using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::PlacesAt;
 using memtide::client::ReadCommonFields;
 using memtide::client::Span;
-using memtide::client::Unwrap;
+using memtide::client::WithClient;
+using memtide::client::WithLeases;
+using memtide::client::WithPlaces;
 
 // TakeReturned() writes to the caller's array as if it held Spans.
 static_assert(sizeof(Span) == sizeof(memtide_span));
 // In memtide.h, 0 stands for no choice, so its kinds of memory are one more than MemoryKind's.
 static_assert(static_cast<int>(memtide::MemoryKind::kCudaIpc) + 1 == MEMTIDE_CUDA_IPC);
 static_assert(static_cast<int>(memtide::v1::MEMORY_KIND_CUDA_IPC) == MEMTIDE_CUDA_IPC);
-
-// PlaceId is a bare uint32_t, so an array of one is an array of the other.
-static_assert(sizeof(PlaceId) == sizeof(uint32_t) && alignof(PlaceId) == alignof(uint32_t), "");
-absl::Span<const PlaceId> Places(const uint32_t* places, size_t count) {
-  return {reinterpret_cast<const PlaceId*>(places), count};
-}
-
-// An empty list may have any pointer, also NULL.
-absl::Status CheckPlaces(const memtide_client* client, const uint32_t* places, size_t count) {
-  if (client == nullptr) return NullArgument("client");
-  if (places == nullptr && count > 0) return NullArgument("places");
-  return absl::OkStatus();
-}
 
 absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   memtide_options options = {};
@@ -85,20 +76,21 @@ absl::StatusOr<Client::Options> ReadOptions(const memtide_options* given) {
   return result;
 }
 
-absl::Status Allocate(memtide_client* client, int kind, uint32_t count,
-                      InitialContent initial_content, HomeTier home, uint32_t* first_place) {
-  if (client == nullptr) return NullArgument("client");
-  if (first_place == nullptr) return NullArgument("first_place");
-  // UNIMPLEMENTED rather than INVALID_ARGUMENT: a later version may know the number.
-  if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
-    return absl::UnimplementedError(
-        absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER, " to ", MEMTIDE_ACTIVATION));
-  }
-  MEMTIDE_ASSIGN_OR_RETURN(
-      const PlaceRange range,
-      Unwrap(client)->Allocate(count, static_cast<ChunkKind>(kind), initial_content, home));
-  *first_place = range.first.value();
-  return absl::OkStatus();
+int Allocate(memtide_client* client, int kind, uint32_t count, InitialContent initial_content,
+             HomeTier home, uint32_t* first_place) {
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
+    if (first_place == nullptr) return NullArgument("first_place");
+    // UNIMPLEMENTED rather than INVALID_ARGUMENT: a later version may know the number.
+    if (kind < MEMTIDE_OTHER || kind > MEMTIDE_ACTIVATION) {
+      return absl::UnimplementedError(absl::StrCat("kind ", kind, " is not one of ", MEMTIDE_OTHER,
+                                                   " to ", MEMTIDE_ACTIVATION));
+    }
+    MEMTIDE_ASSIGN_OR_RETURN(
+        const PlaceRange range,
+        leases.Allocate(count, static_cast<ChunkKind>(kind), initial_content, home));
+    *first_place = range.first.value();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
@@ -121,13 +113,12 @@ int memtide_open(const memtide_options* options, memtide_client** client) {
 }
 
 // tidy(raw-new): the C interface hands ownership out and takes it back.
-void memtide_close(memtide_client* client) { delete Unwrap(client); }
+void memtide_close(memtide_client* client) { delete reinterpret_cast<Client*>(client); }
 
 int memtide_get_properties(memtide_client* client, memtide_properties* properties) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (properties == nullptr) return NullArgument("properties");
-    const Client::Properties& known = Unwrap(client)->properties();
+    const Client::Properties& known = opened.properties();
     memtide_properties result = {};
     result.places = known.places;
     result.base = known.base;
@@ -152,10 +143,9 @@ int memtide_get_properties(memtide_client* client, memtide_properties* propertie
 }
 
 int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (limits == nullptr) return NullArgument("limits");
-    const memtide::client::DaemonLimits& known = Unwrap(client)->properties().job.limits;
+    const memtide::client::DaemonLimits& known = opened.properties().job.limits;
     memtide_limits result = {};
     result.chunks_per_call = known.chunks_per_call;
     result.step_pieces_per_call = known.step_pieces_per_call;
@@ -169,46 +159,40 @@ int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
 }
 
 int memtide_allocate(memtide_client* client, int kind, uint32_t count, uint32_t* first_place) {
-  return Guarded([&] {
-    return Allocate(client, kind, count, InitialContent::kZeros, HomeTier::kLowest, first_place);
-  });
+  return Allocate(client, kind, count, InitialContent::kZeros, HomeTier::kLowest, first_place);
 }
 
 int memtide_allocate_undefined(memtide_client* client, int kind, uint32_t count,
                                uint32_t* first_place) {
-  return Guarded([&] {
-    return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kLowest,
-                    first_place);
-  });
+  return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kLowest, first_place);
 }
 
 int memtide_allocate_above_ssd(memtide_client* client, int kind, uint32_t count,
                                uint32_t* first_place) {
-  return Guarded([&] {
-    return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kHost, first_place);
-  });
+  return Allocate(client, kind, count, InitialContent::kUndefined, HomeTier::kHost, first_place);
 }
 
 int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->Free({PlaceId(first_place), count});
+  return WithClient(client, [&](Client& opened) -> absl::Status {
+    // Destructors of inherited objects free chunks in a forked child, too, where nothing is theirs.
+    if (!opened.CheckProcess().ok()) return absl::OkStatus();
+    return opened.leases()->Free({PlaceId(first_place), count});
   });
 }
 
 int memtide_discard(memtide_client* client, const uint32_t* places, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
-    return Unwrap(client)->Discard(Places(places, count));
+  return WithClient(client, [&](Client& opened) -> absl::Status {
+    if (places == nullptr && count > 0) return NullArgument("places");
+    // As memtide_free.
+    if (!opened.CheckProcess().ok()) return absl::OkStatus();
+    return opened.leases()->Discard(PlacesAt(places, count));
   });
 }
 
 int memtide_offer(memtide_client* client, const uint32_t* places, size_t count, uint8_t* shared) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (shared == nullptr && count > 0) return NullArgument("shared");
-    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<size_t> numbers,
-                             Unwrap(client)->Offer(Places(places, count)));
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<size_t> numbers, leases.Offer(at));
     for (size_t i = 0; i < count; ++i) shared[i] = 0;
     for (const size_t number : numbers) shared[number] = 1;
     return absl::OkStatus();
@@ -216,19 +200,16 @@ int memtide_offer(memtide_client* client, const uint32_t* places, size_t count, 
 }
 
 int memtide_offer_when_written(memtide_client* client, const uint32_t* places, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
-    return Unwrap(client)->OfferWhenWritten(Places(places, count));
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
+    return leases.OfferWhenWritten(at);
   });
 }
 
 int memtide_duplicate(memtide_client* client, const uint32_t* places, size_t count, uint32_t copies,
                       uint32_t* first_place) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (first_place == nullptr) return NullArgument("first_place");
-    MEMTIDE_ASSIGN_OR_RETURN(const memtide::client::PlaceRange range,
-                             Unwrap(client)->Duplicate(Places(places, count), copies));
+    MEMTIDE_ASSIGN_OR_RETURN(const memtide::client::PlaceRange range, leases.Duplicate(at, copies));
     *first_place = range.first.value();
     return absl::OkStatus();
   });
@@ -236,8 +217,7 @@ int memtide_duplicate(memtide_client* client, const uint32_t* places, size_t cou
 
 int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count, int access,
                     int timeout_ms) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (access != MEMTIDE_READ && access != MEMTIDE_WRITE) {
       return absl::UnimplementedError(absl::StrCat("access ", access,
                                                    " is not MEMTIDE_READ or "
@@ -246,37 +226,31 @@ int memtide_acquire(memtide_client* client, const uint32_t* places, size_t count
     absl::optional<memtide::Duration> deadline;
     // A negative timeout means no deadline, zero means not to wait.
     if (timeout_ms >= 0) deadline = std::chrono::milliseconds(timeout_ms);
-    return Unwrap(client)->Acquire(
-        Places(places, count), access == MEMTIDE_WRITE ? Access::kWrite : Access::kRead, deadline);
+    return leases.Acquire(at, access == MEMTIDE_WRITE ? Access::kWrite : Access::kRead, deadline);
   });
 }
 
 int memtide_release(memtide_client* client, const uint32_t* places, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
-    return Unwrap(client)->Release(Places(places, count));
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
+    return leases.EndUse(at);
   });
 }
 
 int memtide_cover_streams(memtide_client* client, const uint64_t* streams, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (streams == nullptr && count > 0) return NullArgument("streams");
-    return Unwrap(client)->CoverStreams({streams, count});
+    return opened.CoverStreams({streams, count});
   });
 }
 
 int memtide_cover_all_streams(memtide_client* client) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->CoverAllStreams();
-  });
+  return WithClient(client,
+                    [&](Client& opened) -> absl::Status { return opened.CoverAllStreams(); });
 }
 
 int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t own_device_bytes,
                    uint64_t own_host_bytes) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (phase < 0 || phase > MEMTIDE_STEP) {
       return absl::InvalidArgumentError(absl::StrCat(
           "phase ", phase, " is not 0, MEMTIDE_FORWARD, MEMTIDE_BACKWARD or MEMTIDE_STEP"));
@@ -286,106 +260,96 @@ int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t
     if (name != nullptr) moment.name = name;
     moment.own_device = memtide::Bytes(own_device_bytes);
     moment.own_host = memtide::Bytes(own_host_bytes);
-    return Unwrap(client)->BeginMoment(std::move(moment));
+    leases.BeginMoment(std::move(moment));
+    return absl::OkStatus();
   });
 }
 
 int memtide_end_iteration(memtide_client* client) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->EndIteration();
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
+    leases.EndIteration();
+    return absl::OkStatus();
   });
 }
 
 int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
-    return Unwrap(client)->Prefetch(Places(places, count));
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
+    return leases.Prefetch(at);
   });
 }
 
 int memtide_evict(memtide_client* client, const uint32_t* places, size_t count) {
-  return Guarded([&]() -> absl::Status {
-    if (absl::Status status = CheckPlaces(client, places, count); !status.ok()) return status;
-    return Unwrap(client)->Evict(Places(places, count));
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
+    return leases.Evict(at);
   });
 }
 
 int memtide_flush(memtide_client* client) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->Flush();
-  });
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status { return leases.Flush(); });
 }
 
 int memtide_resize(memtide_client* client, uint64_t device_share_bytes, int timeout_ms) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     // A Resize always waits, because several processes may have to give memory back.
     if (timeout_ms == 0 || timeout_ms < -1) {
       return absl::InvalidArgumentError("timeout_ms must be -1 or greater than 0");
     }
-    const memtide::Duration deadline = timeout_ms == -1
-                                           ? Unwrap(client)->properties().job.limits.max_wait
-                                           : std::chrono::milliseconds(timeout_ms);
-    return Unwrap(client)->Resize(Bytes(device_share_bytes), deadline);
+    const memtide::Duration deadline = timeout_ms == -1 ? opened.properties().job.limits.max_wait
+                                                        : std::chrono::milliseconds(timeout_ms);
+    MEMTIDE_RETURN_IF_ERROR(opened.CheckProcess());
+    return opened.leases()->Resize(Bytes(device_share_bytes), deadline);
   });
 }
 
 int memtide_address(memtide_client* client, uint32_t place, void** address) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (address == nullptr) return NullArgument("address");
     // Client::address() does not check its argument.
-    if (place >= Unwrap(client)->properties().places) {
+    if (place >= opened.properties().places) {
       return absl::InvalidArgumentError(
-          absl::StrCat("place ", place, " is not below ", Unwrap(client)->properties().places));
+          absl::StrCat("place ", place, " is not below ", opened.properties().places));
     }
-    *address = Unwrap(client)->address(PlaceId(place));
+    *address = opened.address(PlaceId(place));
     return absl::OkStatus();
   });
 }
 
 int memtide_wrap(memtide_client* client, uint64_t address, uint64_t bytes,
                  void** dl_managed_tensor) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (dl_managed_tensor == nullptr) return NullArgument("dl_managed_tensor");
-    MEMTIDE_ASSIGN_OR_RETURN(*dl_managed_tensor, Unwrap(client)->Wrap({address, bytes}));
+    MEMTIDE_ASSIGN_OR_RETURN(*dl_managed_tensor, opened.Wrap({address, bytes}));
     return absl::OkStatus();
   });
 }
 
 int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t capacity,
                           size_t* count) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (spans == nullptr) return NullArgument("spans");
     if (count == nullptr) return NullArgument("count");
-    *count = Unwrap(client)->TakeReturned(reinterpret_cast<Span*>(spans), capacity);
+    *count = opened.TakeReturned(reinterpret_cast<Span*>(spans), capacity);
     return absl::OkStatus();
   });
 }
 
 int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (stats == nullptr) return NullArgument("stats");
-    absl::StatusOr<memtide::client::LeaseStats> known = Unwrap(client)->stats();
-    if (!known.ok()) return known.status();
+    const memtide::client::LeaseStats known = leases.stats();
     memtide_stats result = {};
-    result.chunks = known->chunks;
-    result.leases_held = known->leases_held;
-    result.leases_in_use = known->leases_in_use;
-    result.acquires = known->acquires;
-    result.acquire_hits = known->acquire_hits;
-    result.faults = known->faults;
-    result.upgrades = known->upgrades;
-    result.releases = known->releases;
-    result.calls = known->calls;
-    result.wait_nanoseconds = static_cast<uint64_t>(known->waited.count());
-    result.lease_budget = known->lease_budget;
-    result.slots = known->slots;
+    result.chunks = known.chunks;
+    result.leases_held = known.leases_held;
+    result.leases_in_use = known.leases_in_use;
+    result.acquires = known.acquires;
+    result.acquire_hits = known.acquire_hits;
+    result.faults = known.faults;
+    result.upgrades = known.upgrades;
+    result.releases = known.releases;
+    result.calls = known.calls;
+    result.wait_nanoseconds = static_cast<uint64_t>(known.waited.count());
+    result.lease_budget = known.lease_budget;
+    result.slots = known.slots;
     CopyCommonFields(result, stats);
     return absl::OkStatus();
   });

@@ -14,11 +14,6 @@
 
 namespace memtide::client {
 
-class Client;
-
-// The client behind a program's handle. memtide_client is declared and never defined.
-inline Client* Unwrap(memtide_client* client) { return reinterpret_cast<Client*>(client); }
-
 // Returns the status code. The message of an error becomes the thread's last error.
 int ReportStatus(const absl::Status& status);
 

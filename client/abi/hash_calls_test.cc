@@ -58,7 +58,7 @@ TEST_F(HashCallsTest, ChunksThatAreNotMappedAreLeasedByPageFaults) {
   const std::string bytes = Noise(kChunks * kChunkBytes, 2);
   char* const base = client_->address(range.first);
   memcpy(base, bytes.data(), bytes.size());
-  ASSERT_TRUE(client_->Flush().ok());
+  ASSERT_TRUE(client_->leases()->Flush().ok());
   const uint64_t faults = stats().faults;
   // The second piece begins within a chunk and ends within the last but one.
   EXPECT_EQ(HashPieces({Piece(base, 100), Piece(base + 100, 6 * kChunkBytes),

@@ -5,9 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/abi/guard.h"
+#include "client/abi/client_call.h"
 #include "client/abi/structs.h"
-#include "client/client.h"
 #include "client/memtide.h"
 #include "proto/digest_bytes.h"
 
@@ -15,9 +14,8 @@ namespace {
 
 using memtide::Digest;
 using memtide::kDigestBytes;
-using memtide::client::Client;
 using memtide::client::CopyCommonFields;
-using memtide::client::Guarded;
+using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
 using memtide::client::OwnPart;
 using memtide::client::PartContents;
@@ -26,7 +24,7 @@ using memtide::client::PartState;
 using memtide::client::PlaceId;
 using memtide::client::ReadCommonFields;
 using memtide::client::StartedPart;
-using memtide::client::Unwrap;
+using memtide::client::WithLeases;
 
 static_assert(sizeof(memtide_part_contents::work_digest) == kDigestBytes);
 // In memtide.h, 0 stands for no state, so its states are one more than PartState's.
@@ -90,12 +88,11 @@ extern "C" {
 
 int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count, size_t reads,
                        uint64_t* part, uint64_t* addresses) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (part == nullptr) return NullArgument("part");
     if (addresses == nullptr) return NullArgument("addresses");
     MEMTIDE_ASSIGN_OR_RETURN(OwnPart own, ReadPart(places, count, reads));
-    MEMTIDE_ASSIGN_OR_RETURN(const StartedPart started, Unwrap(client)->StartPart(&own));
+    MEMTIDE_ASSIGN_OR_RETURN(const StartedPart started, leases.StartPart(&own));
     *part = own.id;
     WriteAddresses(started.addresses, addresses);
     return absl::OkStatus();
@@ -105,8 +102,7 @@ int memtide_start_part(memtide_client* client, const uint32_t* places, size_t co
 int memtide_start_shared_part(memtide_client* client, const uint32_t* places, size_t count,
                               size_t reads, const memtide_part_contents* contents,
                               memtide_shared_part* part) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (contents == nullptr) return NullArgument("contents");
     if (part == nullptr) return NullArgument("part");
     MEMTIDE_ASSIGN_OR_RETURN(memtide_shared_part out, ReadCommonFields("part", part));
@@ -115,7 +111,7 @@ int memtide_start_shared_part(memtide_client* client, const uint32_t* places, si
     if (out.different_reads == nullptr && reads > 0) return NullArgument("part.different_reads");
     MEMTIDE_ASSIGN_OR_RETURN(OwnPart own, ReadPart(places, count, reads));
     MEMTIDE_ASSIGN_OR_RETURN(own.contents, ReadContents(contents, own.reads));
-    MEMTIDE_ASSIGN_OR_RETURN(const StartedPart started, Unwrap(client)->StartPart(&own));
+    MEMTIDE_ASSIGN_OR_RETURN(const StartedPart started, leases.StartPart(&own));
     WriteStarted(own, started, &out);
     CopyCommonFields(out, part);
     return absl::OkStatus();
@@ -124,9 +120,8 @@ int memtide_start_shared_part(memtide_client* client, const uint32_t* places, si
 
 int memtide_end_part(memtide_client* client, uint64_t part, int computed,
                      uint64_t non_finite_gradients) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    return Unwrap(client)->EndPart(part, {computed != 0, non_finite_gradients});
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
+    return leases.EndPart(part, {computed != 0, non_finite_gradients});
   });
 }
 

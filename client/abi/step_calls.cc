@@ -6,23 +6,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/abi/guard.h"
+#include "client/abi/client_call.h"
 #include "client/abi/structs.h"
-#include "client/client.h"
 #include "client/memtide.h"
 
 namespace {
 
+using Places = absl::Span<const memtide::client::PlaceId>;
 using memtide::ChunkId;
 using memtide::client::Client;
 using memtide::client::CopyText;
-using memtide::client::Guarded;
+using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::PlacesAt;
 using memtide::client::ReadCommonFields;
 using memtide::client::StepPart;
-using memtide::client::Unwrap;
+using memtide::client::WithClient;
+using memtide::client::WithLeases;
+using memtide::client::WithPlaces;
 namespace v1 = memtide::v1;
 
 // Adam with AMSGrad has three states.
@@ -180,8 +183,7 @@ extern "C" {
 int memtide_step(memtide_client* client, const memtide_step_options* options,
                  const memtide_step_piece* pieces, size_t piece_count,
                  const memtide_copy_piece* copies, size_t copy_count) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithClient(client, [&](Client& opened) -> absl::Status {
     if (pieces == nullptr && piece_count > 0) return NullArgument("pieces");
     if (copies == nullptr && copy_count > 0) return NullArgument("copies");
     if (options == nullptr && piece_count > 0) return NullArgument("options");
@@ -190,7 +192,8 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
     StepPart part;
     // Options may be missing where the part only copies.
     if (options != nullptr) MEMTIDE_RETURN_IF_ERROR(SetOptions(options, &part.request));
-    Numbering numbering(Unwrap(client)->properties());
+    MEMTIDE_RETURN_IF_ERROR(opened.CheckProcess());
+    Numbering numbering(opened.properties());
     for (size_t i = 0; i < piece_count; ++i) AddPiece(pieces[i], &numbering, &part.request);
     for (size_t i = 0; i < copy_count; ++i) {
       v1::CopyPiece* const copy = part.request.add_copies();
@@ -199,7 +202,7 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
       copy->set_size_bytes(copies[i].bytes);
     }
     MEMTIDE_RETURN_IF_ERROR(numbering.Finish(&part));
-    MEMTIDE_ASSIGN_OR_RETURN(const uint64_t non_finite, Unwrap(client)->Step(part));
+    MEMTIDE_ASSIGN_OR_RETURN(const uint64_t non_finite, opened.leases()->Step(part));
     if (part.request.count_non_finite_gradients()) *options->non_finite_gradients = non_finite;
     return absl::OkStatus();
   });
@@ -208,9 +211,7 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
 int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
                    const uint32_t* shadow_places, size_t count, int how, const void* manifest,
                    size_t manifest_bytes) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    if (places == nullptr && count > 0) return NullArgument("places");
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (shadow_places == nullptr && count > 0) return NullArgument("shadow_places");
     if (manifest == nullptr && manifest_bytes > 0) return NullArgument("manifest");
     memtide::client::CommitRequest commit;
@@ -220,21 +221,19 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
     commit.keep_old_content = (how & MEMTIDE_KEEP_OLD_CONTENT) != 0;
     commit.with_all_ranks = (how & MEMTIDE_WITH_ALL_RANKS) != 0;
     commit.if_unwritten = (how & MEMTIDE_IF_UNWRITTEN) != 0;
-    return Unwrap(client)->Commit(commit, {reinterpret_cast<const PlaceId*>(places), count},
-                                  {reinterpret_cast<const PlaceId*>(shadow_places), count});
+    return leases.Commit(commit, at, PlacesAt(shadow_places, count));
   });
 }
 
 int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,
                       size_t* manifest_bytes) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (step == nullptr) return NullArgument("step");
     if (manifest == nullptr) return NullArgument("manifest");
     if (manifest_bytes == nullptr) return NullArgument("manifest_bytes");
     // A caller may free the text even after an error.
     *manifest = nullptr;
-    const memtide::client::CommittedStep committed = Unwrap(client)->committed();
+    const memtide::client::CommittedStep committed = leases.committed();
     *step = committed.step;
     *manifest_bytes = committed.manifest.size();
     return CopyText(committed.manifest, manifest);
@@ -243,14 +242,11 @@ int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,
 
 int memtide_versions(memtide_client* client, const uint32_t* places, size_t count, uint64_t* ids,
                      uint64_t* versions) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
-    if (places == nullptr && count > 0) return NullArgument("places");
+  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (ids == nullptr && count > 0) return NullArgument("ids");
     if (versions == nullptr && count > 0) return NullArgument("versions");
-    MEMTIDE_ASSIGN_OR_RETURN(
-        const std::vector<memtide::client::ChunkVersion> found,
-        Unwrap(client)->Versions({reinterpret_cast<const PlaceId*>(places), count}));
+    MEMTIDE_ASSIGN_OR_RETURN(const std::vector<memtide::client::ChunkVersion> found,
+                             leases.Versions(at));
     // A version says something only with its id: the place may have another chunk later.
     for (size_t i = 0; i < found.size(); ++i) {
       ids[i] = found[i].chunk.value();
@@ -261,11 +257,10 @@ int memtide_versions(memtide_client* client, const uint32_t* places, size_t coun
 }
 
 int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count, uint64_t* ids) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (ids == nullptr && count > 0) return NullArgument("ids");
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks,
-                             Unwrap(client)->ChunkIds(PlaceRange{PlaceId(first_place), count}));
+                             leases.ChunkIds(PlaceRange{PlaceId(first_place), count}));
     for (size_t i = 0; i < chunks.size(); ++i) ids[i] = chunks[i].value();
     return absl::OkStatus();
   });
@@ -273,13 +268,12 @@ int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t cou
 
 int memtide_attach(memtide_client* client, const uint64_t* ids, uint32_t count,
                    uint32_t* first_place) {
-  return Guarded([&]() -> absl::Status {
-    if (client == nullptr) return NullArgument("client");
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (ids == nullptr && count > 0) return NullArgument("ids");
     if (first_place == nullptr) return NullArgument("first_place");
     std::vector<ChunkId> chunks;
     for (uint32_t i = 0; i < count; ++i) chunks.emplace_back(ids[i]);
-    MEMTIDE_ASSIGN_OR_RETURN(const PlaceRange range, Unwrap(client)->Attach(chunks));
+    MEMTIDE_ASSIGN_OR_RETURN(const PlaceRange range, leases.Attach(chunks));
     *first_place = range.first.value();
     return absl::OkStatus();
   });

@@ -18,6 +18,7 @@ LeaseClient::LeaseClient(uint32_t places, const Job& job, DaemonSession* session
       cache_({places, job.lease_budget}),
       log_(job.limits) {
   stats_.slots = job.lease_slots();
+  committed_ = job.committed;
 }
 
 // --- Leasing ---

@@ -60,7 +60,8 @@ class LeaseClient {
               RegionTable* regions);
 
   absl::StatusOr<PlaceRange> Allocate(uint32_t count, ChunkKind kind,
-                                      InitialContent initial_content, HomeTier home);
+                                      InitialContent initial_content = InitialContent::kZeros,
+                                      HomeTier home = HomeTier::kLowest);
   absl::Status Free(PlaceRange range);
   // Implements memtide_discard.
   absl::Status Discard(absl::Span<const PlaceId> places);
@@ -75,7 +76,8 @@ class LeaseClient {
   // Implements memtide_acquire. Without a deadline it waits as long as the daemon allows; a
   // deadline of zero takes only what needs no wait.
   absl::Status Acquire(absl::Span<const PlaceId> places, Access access,
-                       absl::optional<Duration> deadline);
+                       absl::optional<Duration> deadline = absl::nullopt);
+  // Implements memtide_release.
   absl::Status EndUse(absl::Span<const PlaceId> places);
   // Handles a page fault: leases and maps the place and resumes the blocked threads. Also OK if the
   // place holds no chunk any more: the retried access is then the program's own segmentation fault.
@@ -97,6 +99,8 @@ class LeaseClient {
   // or with `if_unwritten`, was leased for writing since Versions() named its place last.
   absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
                       absl::Span<const PlaceId> shadows);
+  // The last commit of this session, or that of its job when it was opened.
+  CommittedStep committed() const;
   absl::StatusOr<std::vector<ChunkVersion>> Versions(absl::Span<const PlaceId> places);
   // Implement memtide_chunk_ids and memtide_attach.
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
@@ -214,6 +218,7 @@ class LeaseClient {
   uint64_t next_part_ ABSL_GUARDED_BY(mutex_) = 1;
   // LeaseCache::writes() when Versions() was last called, of the places that it named.
   std::map<PlaceId, uint64_t> writes_seen_ ABSL_GUARDED_BY(mutex_);
+  CommittedStep committed_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

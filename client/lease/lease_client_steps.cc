@@ -104,6 +104,10 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
     const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
     // ABORTED means that a chunk is leased. The lease may come from a page fault of this process
     // after ReleaseIdle, so each attempt releases again.
+    if (status.ok()) {
+      const MutexLock lock(&mutex_);
+      committed_ = commit.committed;
+    }
     if (!absl::IsAborted(status) || Now() >= until) return status;
     // The lease may also be another session's, whose end is not signalled here, so the wait is
     // short.
@@ -112,7 +116,13 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
   }
 }
 
+CommittedStep LeaseClient::committed() const {
+  const MutexLock lock(&mutex_);
+  return committed_;
+}
+
 absl::StatusOr<std::vector<size_t>> LeaseClient::Offer(absl::Span<const PlaceId> places) {
+  if (places.empty()) return std::vector<size_t>();
   std::vector<ChunkId> chunks;
   {
     const MutexLock lock(&mutex_);
@@ -135,6 +145,7 @@ absl::StatusOr<std::vector<size_t>> LeaseClient::Offer(absl::Span<const PlaceId>
 }
 
 absl::Status LeaseClient::OfferWhenWritten(absl::Span<const PlaceId> places) {
+  if (places.empty()) return absl::OkStatus();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
   CountCall();
   return session_->OfferWhenWritten(chunks);
@@ -142,6 +153,9 @@ absl::Status LeaseClient::OfferWhenWritten(absl::Span<const PlaceId> places) {
 
 absl::StatusOr<PlaceRange> LeaseClient::Duplicate(absl::Span<const PlaceId> places,
                                                   uint32_t copies) {
+  if (places.empty() || copies == 0) {
+    return absl::InvalidArgumentError("duplicates of no chunk, or none of each, were requested");
+  }
   // From now on the daemon moves what is written.
   leases_move_.store(true);
   const Instant until = Now() + kCommitTimeout;
@@ -171,8 +185,12 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ResolvePlaces(
 }
 
 absl::StatusOr<std::vector<ChunkId>> LeaseClient::ChunkIds(PlaceRange range) const {
-  std::vector<PlaceId> places;
-  for (uint32_t i = 0; i < range.count; ++i) places.emplace_back(range.first.value() + i);
+  const uint32_t most = space_->places();
+  if (range.first.value() > most || range.count > most - range.first.value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        range.count, " places from ", range.first.value(), " are not among the ", most));
+  }
+  const std::vector<PlaceId> places = range.places();
   const MutexLock lock(&mutex_);
   return ResolvePlaces(places);
 }

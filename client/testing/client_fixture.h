@@ -30,12 +30,12 @@ class ClientTest : public testing::Test {
     client_ = std::move(client).value();
   }
   PlaceRange Allocate(uint32_t count, InitialContent initial_content = InitialContent::kZeros) {
-    auto range = client_->Allocate(count, ChunkKind::kOther, initial_content);
+    auto range = client_->leases()->Allocate(count, ChunkKind::kOther, initial_content);
     EXPECT_TRUE(range.ok()) << range.status();
     return range.value();
   }
   uint64_t* Words(PlaceId place) { return reinterpret_cast<uint64_t*>(client_->address(place)); }
-  LeaseStats stats() { return client_->stats().value(); }
+  LeaseStats stats() { return client_->leases()->stats(); }
 
   FakeDaemonSession* session_ = nullptr;
   std::unique_ptr<Client> client_;

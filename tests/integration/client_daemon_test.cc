@@ -182,7 +182,7 @@ TEST(ClientDaemonTest, ADataSetOfFourTimesTheMemorySurvivesThreads) {
   const std::unique_ptr<Client> client = OpenClient(OptionsFor(node));
   ASSERT_NE(client, nullptr);
   EXPECT_EQ(client->properties().job.device_slots, 16u);
-  const auto range = client->Allocate(kChunks, ChunkKind::kOptimizerState);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kOptimizerState);
   ASSERT_TRUE(range.ok()) << range.status();
   std::atomic<uint64_t> wrong{0}, failed{0};
   auto work = [&](uint32_t worker) {
@@ -191,10 +191,10 @@ TEST(ClientDaemonTest, ADataSetOfFourTimesTheMemorySurvivesThreads) {
         // Half of the threads acquire chunks, half access them without leases and fault.
         const std::vector<PlaceId> places = {Nth(*range, n)};
         const bool announce = worker % 2 == 0;
-        if (announce && !client->Acquire(places, Access::kWrite).ok()) ++failed;
+        if (announce && !client->leases()->Acquire(places, Access::kWrite).ok()) ++failed;
         if (round > 1) wrong += CountWrong(client.get(), *range, n, round - 1);
         Write(client.get(), *range, n, round);
-        if (announce && !client->Release(places).ok()) ++failed;
+        if (announce && !client->leases()->EndUse(places).ok()) ++failed;
       }
     }
     for (uint32_t n = worker; n < kChunks; n += 4) wrong += CountWrong(client.get(), *range, n, 2);
@@ -207,21 +207,21 @@ TEST(ClientDaemonTest, ADataSetOfFourTimesTheMemorySurvivesThreads) {
   const v1::InspectNodeResponse seen = node.Inspect();
   ExpectPoolsAddUp(seen);
   EXPECT_GT(seen.counters().ssd_read_bytes(), kChunks * kChunkBytes / 2);
-  ASSERT_TRUE(client->Free(*range).ok());
+  ASSERT_TRUE(client->leases()->Free(*range).ok());
 }
 
 TEST(ClientDaemonTest, ChunksEvictedToDiskComeBackAsTheyWere) {
   SmallNode node;
   const std::unique_ptr<Client> client = OpenClient(OptionsFor(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(3, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(3, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   const std::vector<PlaceId> all = {Nth(*range, 0), Nth(*range, 1), Nth(*range, 2)};
   for (uint32_t n = 0; n < 3; ++n) Write(client.get(), *range, n, 1);
-  const absl::Status evicted = client->Evict(all);
+  const absl::Status evicted = client->leases()->Evict(all);
   ASSERT_TRUE(evicted.ok()) << evicted;
-  EXPECT_EQ(client->stats()->leases_held, 0u);
-  EXPECT_TRUE(client->Prefetch(all).ok());
+  EXPECT_EQ(client->leases()->stats().leases_held, 0u);
+  EXPECT_TRUE(client->leases()->Prefetch(all).ok());
   for (uint32_t n = 0; n < 3; ++n) EXPECT_EQ(CountWrong(client.get(), *range, n, 1), 0u);
 }
 
@@ -263,7 +263,7 @@ TEST(ClientDaemonTest, AClosedClientLeavesNothingBehind) {
   {
     const std::unique_ptr<Client> client = OpenClient(OptionsFor(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(8, ChunkKind::kGradient);
+    const auto range = client->leases()->Allocate(8, ChunkKind::kGradient);
     ASSERT_TRUE(range.ok()) << range.status();
     Write(client.get(), *range, 0, 1);
   }
@@ -282,18 +282,18 @@ TEST(ClientDaemonTest, WhenTheDaemonDiesCallsFailAndMappedBytesStay) {
   SmallNode node;
   const std::unique_ptr<Client> client = OpenClient(OptionsFor(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(2, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(2, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   Write(client.get(), *range, 0, 1);
   node.Kill();
   absl::Status status;
   // Acquiring a leased chunk needs no daemon, so it succeeds until the client sees the daemon's
   // end.
-  while (status.ok()) status = client->Acquire({Nth(*range, 0)}, Access::kWrite);
+  while (status.ok()) status = client->leases()->Acquire({Nth(*range, 0)}, Access::kWrite);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(std::string(status.message()).find("the memtide daemon ended"), std::string::npos)
       << status;
-  EXPECT_TRUE(absl::IsUnavailable(client->Acquire({Nth(*range, 1)}, Access::kRead)));
+  EXPECT_TRUE(absl::IsUnavailable(client->leases()->Acquire({Nth(*range, 1)}, Access::kRead)));
   EXPECT_EQ(CountWrong(client.get(), *range, 0, 1), 0u);
 }
 
@@ -304,8 +304,8 @@ TEST(ClientDaemonTest, TwoSessionsOfAJobTakeTheirShareByRevocation) {
   const std::unique_ptr<Client> first = OpenClient(options);
   const std::unique_ptr<Client> second = OpenClient(options);
   ASSERT_TRUE(first != nullptr && second != nullptr);
-  const auto mine = first->Allocate(32, ChunkKind::kParameter);
-  const auto theirs = second->Allocate(32, ChunkKind::kParameter);
+  const auto mine = first->leases()->Allocate(32, ChunkKind::kParameter);
+  const auto theirs = second->leases()->Allocate(32, ChunkKind::kParameter);
   ASSERT_TRUE(mine.ok() && theirs.ok());
   for (uint32_t n = 0; n < 32; ++n) {
     Write(first.get(), *mine, n, 1);

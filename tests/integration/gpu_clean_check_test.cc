@@ -19,23 +19,23 @@ class GpuCleanCheckTest : public testing::Test {
  protected:
   GpuCleanCheckTest() {
     client_ = OpenClient(GpuJob(node_));
-    const auto range = client_->Allocate(1, ChunkKind::kParameter);
+    const auto range = client_->leases()->Allocate(1, ChunkKind::kParameter);
     EXPECT_TRUE(range.ok()) << range.status();
     place_ = range->first;
     FillEach(client_.get(), {place_}, 1);
-    EXPECT_TRUE(client_->Evict({place_}).ok());
+    EXPECT_TRUE(client_->leases()->Evict({place_}).ok());
   }
   // Leases the chunk for reading, lets a kernel read or write it, and drops it from the GPU.
   absl::Status ReadAnd(bool write) {
-    EXPECT_TRUE(client_->Acquire({place_}, Access::kRead).ok());
+    EXPECT_TRUE(client_->leases()->Acquire({place_}, Access::kRead).ok());
     const CUdeviceptr address = fake_cuda::DeviceAddress(client_->address(place_));
     char read[8];
     EXPECT_TRUE(UseGpu(0).ok());
     EXPECT_EQ(write ? cuMemsetD8Async(address + 4096, 7, 8, nullptr)
                     : cuMemcpyDtoHAsync(read, address, 8, nullptr),
               CUDA_SUCCESS);
-    EXPECT_TRUE(client_->Release({place_}).ok());
-    return client_->Evict({place_});
+    EXPECT_TRUE(client_->leases()->EndUse({place_}).ok());
+    return client_->leases()->Evict({place_});
   }
 
   GpuNode node_;

@@ -21,7 +21,7 @@ std::string Faults(const std::string& faults) { return "MEMTIDE_FAKE_CUDA_FAULTS
 void ExpectAJobWorks(const GpuNode& node) {
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   const std::vector<PlaceId> all = Places(*range, 0, kChunks);
   for (uint64_t round = 1; round <= 2; ++round) {
@@ -52,17 +52,17 @@ TEST(GpuDaemonFaultTest, BytesInMemoryThatFailedAreNeitherStoredNorServed) {
     GpuNode node("cuda", {Faults(std::string("cuMemcpyDtoHAsync:1=") + code)});
     const auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(3, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(3, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     FillEach(client.get(), Places(*range, 0, 3), 1);
     const std::vector<PlaceId> lost = Places(*range, 0, 1), others = Places(*range, 1, 2);
-    const absl::Status status = client->Evict(lost);
+    const absl::Status status = client->leases()->Evict(lost);
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-    const std::string chunk = std::to_string((*client->ChunkIds(*range))[0].value());
+    const std::string chunk = std::to_string((*client->leases()->ChunkIds(*range))[0].value());
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("chunk " + chunk), HasSubstr("GPU 0, Fake GPU"), HasSubstr("ECC"),
                       HasSubstr("--resume"), HasSubstr("nvidia-smi")));
-    const absl::Status read = client->Acquire(lost, Access::kRead);
+    const absl::Status read = client->leases()->Acquire(lost, Access::kRead);
     EXPECT_TRUE(absl::IsDataLoss(read)) << read;
     EXPECT_THAT(std::string(read.message()), AllOf(HasSubstr("memory"), HasSubstr("--resume")));
     EXPECT_EQ(CountWrongEach(client.get(), others, 1), 0u);
@@ -77,12 +77,12 @@ TEST(GpuDaemonFaultTest, AChunkWithACopyBelowIsServedFromItWhenMemoryFails) {
   GpuNode node("cuda", {Faults("cuMemcpyDtoHAsync:2=214")});
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(1, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(1, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   const std::vector<PlaceId> chunk = Places(*range, 0, 1);
   FillEach(client.get(), chunk, 1);
   for (int round = 0; round < 3; ++round) {
-    const absl::Status evicted = client->Evict(chunk);
+    const absl::Status evicted = client->leases()->Evict(chunk);
     EXPECT_TRUE(evicted.ok()) << evicted;
     EXPECT_EQ(CountWrongEach(client.get(), chunk, 1), 0u);
   }
@@ -98,7 +98,7 @@ TEST(GpuDaemonFaultTest, AGpuThatCannotBeRestartedEndsItsSessionsAndIsUsedAgain)
   {
     const auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     for (uint32_t n = 0; n < kChunks && status.ok(); ++n) {
       // The fetch waits for room until its deadline, as no chunk on the GPU can be evicted.
@@ -163,7 +163,7 @@ TEST(GpuDaemonFaultTest, AJobThatGetsFewerSlotsThanItsShareGoesOn) {
     const Taken taken(kGpuChunk * left);
     auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     for (uint32_t n = 0; n < kGpuSlots; ++n) {
       const absl::Status status = client->Use(Places(*range, n, 1), Access::kWrite).status();

@@ -33,7 +33,7 @@ TEST(GpuDeathTest, AProgramKilledHoldingLeasesLeavesTheWholeGpuToTheNext) {
     const auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
     EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
-    const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     FillEach(client.get(), Places(*range, 0, kChunks), 2);
     EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 2), 0u);
@@ -64,7 +64,7 @@ TEST(GpuDeathTest, AnotherSessionOfTheJobGoesOn) {
   GpuNode node;
   const auto client = OpenClient(GpuJob(node, "shared"));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(client.get(), Places(*range, 0, kChunks), 1);
   {
@@ -84,12 +84,12 @@ TEST(GpuDeathTest, KernelsThatADyingProgramLeftHitNoChunkOfOthers) {
   GpuNode node;
   const auto client = OpenClient(GpuJob(node, "shared"));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   const std::vector<PlaceId> used = Places(*range, 0, kGpuUses);
   // From now on all slots have memory, and it is free.
   FillEach(client.get(), Places(*range, 0, kGpuSlots), 3);
-  ASSERT_TRUE(client->Evict(Places(*range, 0, kGpuSlots)).ok());
+  ASSERT_TRUE(client->leases()->Evict(Places(*range, 0, kGpuSlots)).ok());
   ChildProcess puppet("GPU_PUPPET", {node.socket_dir(), "shared"});
   ASSERT_EQ(puppet.ReadLine(), "ready");
   ASSERT_EQ(puppet.Ask("allocate 6"), "ok");
@@ -133,7 +133,7 @@ TEST(GpuDeathTest, AProgramThatStartsAfterAnUpdateOfTheDriverEndsWithTheRemedy) 
   node.InspectUntilIdle();
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(client.get(), Places(*range, 0, kChunks), 1);
   EXPECT_EQ(CountWrongEach(client.get(), Places(*range, 0, kChunks), 1), 0u);
@@ -143,26 +143,27 @@ TEST(GpuDeathTest, WhenTheDaemonDiesMappedBytesStayAndCallsSaySo) {
   GpuNode node;
   auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   const std::vector<PlaceId> used = Places(*range, 0, 5);
-  ASSERT_TRUE(client->Acquire(used, Access::kWrite).ok());
+  ASSERT_TRUE(client->leases()->Acquire(used, Access::kWrite).ok());
   Fill(client.get(), used, 1);
   node.Kill();
   absl::Status status;
   // Acquiring a leased chunk needs no daemon, so it succeeds until the client sees the daemon's
   // end.
   while (status.ok()) {
-    status = client->Acquire({range->first}, Access::kWrite);
-    if (status.ok()) client->Release({range->first}).IgnoreError();
+    status = client->leases()->Acquire({range->first}, Access::kWrite);
+    if (status.ok()) client->leases()->EndUse({range->first}).IgnoreError();
   }
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(std::string(status.message()).find("the memtide daemon ended"), std::string::npos)
       << status;
-  EXPECT_TRUE(absl::IsUnavailable(client->Acquire(Places(*range, 20, 1), Access::kRead)));
-  EXPECT_TRUE(absl::IsUnavailable(client->Resize(kGpuChunk * 4, std::chrono::seconds(60))));
+  EXPECT_TRUE(absl::IsUnavailable(client->leases()->Acquire(Places(*range, 20, 1), Access::kRead)));
+  EXPECT_TRUE(
+      absl::IsUnavailable(client->leases()->Resize(kGpuChunk * 4, std::chrono::seconds(60))));
   EXPECT_EQ(CountWrong(client.get(), used, 1), 0u);
-  EXPECT_TRUE(absl::IsUnavailable(client->Release(used)));
+  EXPECT_TRUE(absl::IsUnavailable(client->leases()->EndUse(used)));
   EXPECT_EQ(CountWrong(client.get(), used, 1), 0u);
   client.reset();
   EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory), kGpuMemory);
@@ -173,7 +174,7 @@ TEST(GpuDeathTest, ADaemonStartsAgainWhereOneDied) {
   GpuNode node;
   const auto before = OpenClient(GpuJob(node));
   ASSERT_NE(before, nullptr);
-  const auto range = before->Allocate(kGpuSlots, ChunkKind::kParameter);
+  const auto range = before->leases()->Allocate(kGpuSlots, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(before.get(), Places(*range, 0, kGpuSlots), 1);
   node.Kill();
@@ -181,7 +182,7 @@ TEST(GpuDeathTest, ADaemonStartsAgainWhereOneDied) {
   GpuNode next;
   const auto client = OpenClient(GpuJob(next));
   ASSERT_NE(client, nullptr);
-  const auto again = client->Allocate(kChunks, ChunkKind::kParameter);
+  const auto again = client->leases()->Allocate(kChunks, ChunkKind::kParameter);
   ASSERT_TRUE(again.ok()) << again.status();
   FillEach(client.get(), Places(*again, 0, kChunks), 2);
   EXPECT_EQ(CountWrongEach(client.get(), Places(*again, 0, kChunks), 2), 0u);

@@ -32,11 +32,11 @@ TEST(GpuDescriptorsTest, AJobWithMoreRegionsThanTheSoftLimitOfDescriptorsIsResum
     const auto client = OpenClient(options);
     ASSERT_NE(client, nullptr);
     EXPECT_EQ(client->properties().job.device_slots, kSlots);
-    const auto range = client->Allocate(kSlots, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(kSlots, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     FillEach(client.get(), Places(*range, 0, kSlots), 1);
-    ids = *client->ChunkIds(*range);
-    ASSERT_TRUE(client->Flush().ok());
+    ids = *client->leases()->ChunkIds(*range);
+    ASSERT_TRUE(client->leases()->Flush().ok());
   }
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -45,7 +45,7 @@ TEST(GpuDescriptorsTest, AJobWithMoreRegionsThanTheSoftLimitOfDescriptorsIsResum
   {
     const auto client = OpenClient(options);
     ASSERT_NE(client, nullptr);
-    const auto range = client->Attach(ids);
+    const auto range = client->leases()->Attach(ids);
     ASSERT_TRUE(range.ok()) << range.status();
     for (const PlaceId place : Places(*range, 0, kSlots)) {
       ASSERT_TRUE(client->Use({place}, Access::kRead).ok()) << place.value();

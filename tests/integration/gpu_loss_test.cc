@@ -60,18 +60,18 @@ TEST_P(GpuLossTest, WhatHasACopyBelowIsReadByThisDaemonAndTheNext) {
   {
     const auto client = OpenClient(options_);
     ASSERT_NE(client, nullptr);
-    const auto allocated = client->Allocate(2 * kGpuSlots, ChunkKind::kParameter);
+    const auto allocated = client->leases()->Allocate(2 * kGpuSlots, ChunkKind::kParameter);
     ASSERT_TRUE(allocated.ok()) << allocated.status();
     range = *allocated;
-    ids = *client->ChunkIds(range);
+    ids = *client->leases()->ChunkIds(range);
     // Three chunks leave the GPU, two of them are a step, and then the GPU is lost.
     FillEach(client.get(), Places(range, 0, 3), 1);
-    ASSERT_TRUE(client->Evict(Places(range, 0, 3)).ok());
+    ASSERT_TRUE(client->leases()->Evict(Places(range, 0, 3)).ok());
     CommitRequest commit;
     commit.committed.step = 1;
-    ASSERT_TRUE(client->Commit(commit, Places(range, 1, 1), Places(range, 2, 1)).ok());
+    ASSERT_TRUE(client->leases()->Commit(commit, Places(range, 1, 1), Places(range, 2, 1)).ok());
     FillEach(client.get(), Places(range, 3, 1), 1);
-    const absl::Status lost = client->Evict(Places(range, 3, 1));
+    const absl::Status lost = client->leases()->Evict(Places(range, 3, 1));
     EXPECT_FALSE(lost.ok());
     EXPECT_THAT(std::string(lost.message()),
                 AllOf(HasSubstr("was lost"), HasSubstr("could not be restarted")));
@@ -80,25 +80,25 @@ TEST_P(GpuLossTest, WhatHasACopyBelowIsReadByThisDaemonAndTheNext) {
   {
     const auto client = OpenClient(options_);
     ASSERT_NE(client, nullptr);
-    const auto again = client->Attach(ids);
+    const auto again = client->leases()->Attach(ids);
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(client->committed().step, 1u);
+    EXPECT_EQ(client->leases()->committed().step, 1u);
     EXPECT_EQ(CountWrongEach(client.get(), Places(*again, 0, 1), 1), 0u);
-    EXPECT_TRUE(absl::IsDataLoss(client->Acquire(Places(*again, 3, 1), Access::kRead)));
+    EXPECT_TRUE(absl::IsDataLoss(client->leases()->Acquire(Places(*again, 3, 1), Access::kRead)));
   }
   End();
   Start("");
   const auto client = OpenClient(options_);
   ASSERT_NE(client, nullptr);
-  const auto again = client->Attach(ids);
+  const auto again = client->leases()->Attach(ids);
   ASSERT_TRUE(again.ok()) << again.status();
   ASSERT_EQ(again->first, range.first) << "Fill's values depend on the place";
-  EXPECT_EQ(client->committed().step, 1u);
+  EXPECT_EQ(client->leases()->committed().step, 1u);
   EXPECT_EQ(CountWrongEach(client.get(), Places(*again, 0, 1), 1), 0u);
-  const absl::Status committed = client->Acquire(Places(*again, 1, 1), Access::kRead);
+  const absl::Status committed = client->leases()->Acquire(Places(*again, 1, 1), Access::kRead);
   EXPECT_TRUE(committed.ok()) << committed;
-  EXPECT_TRUE(client->Release(Places(*again, 1, 1)).ok());
-  EXPECT_TRUE(absl::IsDataLoss(client->Acquire(Places(*again, 3, 1), Access::kRead)));
+  EXPECT_TRUE(client->leases()->EndUse(Places(*again, 1, 1)).ok());
+  EXPECT_TRUE(absl::IsDataLoss(client->leases()->Acquire(Places(*again, 3, 1), Access::kRead)));
   FillEach(client.get(), Places(*again, 0, 2 * kGpuSlots), 2);
   EXPECT_EQ(CountWrongEach(client.get(), Places(*again, 0, 2 * kGpuSlots), 2), 0u);
 }

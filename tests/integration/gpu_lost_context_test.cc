@@ -25,10 +25,10 @@ class GpuLostContextTest : public testing::Test {
   GpuLostContextTest() {
     options_.job.mutable_time_to_live()->set_seconds(600);
     client_ = OpenClient(options_);
-    const auto range = client_->Allocate(2, ChunkKind::kParameter);
+    const auto range = client_->leases()->Allocate(2, ChunkKind::kParameter);
     EXPECT_TRUE(range.ok()) << range.status();
     Name(*range);
-    const auto ids = client_->ChunkIds(*range);
+    const auto ids = client_->leases()->ChunkIds(*range);
     EXPECT_TRUE(ids.ok()) << ids.status();
     ids_ = *ids;
   }
@@ -43,29 +43,29 @@ class GpuLostContextTest : public testing::Test {
   }
   // Launches a kernel that sets each byte of a chunk to `value`.
   void Write(PlaceId place, int value) {
-    ASSERT_TRUE(client_->Acquire({place}, Access::kWrite).ok());
+    ASSERT_TRUE(client_->leases()->Acquire({place}, Access::kWrite).ok());
     ASSERT_TRUE(UseGpu(0).ok());
     const CUdeviceptr address = fake_cuda::DeviceAddress(client_->address(place));
     ASSERT_EQ(cuMemsetD8Async(address, value, kGpuChunk.count(), nullptr), CUDA_SUCCESS);
-    ASSERT_TRUE(client_->Release({place}).ok());
+    ASSERT_TRUE(client_->leases()->EndUse({place}).ok());
   }
   // Launches a kernel that accesses addresses without memory, then one that should write the shadow
   // chunk, and catches the error.
   void FailToWriteTheShadow() {
     char* const unmapped = client_->address(PlaceId(client_->properties().places - 1));
-    ASSERT_TRUE(client_->Acquire({shadow_}, Access::kWrite).ok());
+    ASSERT_TRUE(client_->leases()->Acquire({shadow_}, Access::kWrite).ok());
     fake_cuda::SetDelay(std::chrono::milliseconds(20));
     ASSERT_EQ(cuMemsetD8Async(fake_cuda::DeviceAddress(unmapped), 0, 1, nullptr), CUDA_SUCCESS);
     const CUdeviceptr shadow = fake_cuda::DeviceAddress(client_->address(shadow_));
     ASSERT_EQ(cuMemsetD8Async(shadow, 2, kGpuChunk.count(), nullptr), CUDA_SUCCESS);
     fake_cuda::SetDelay(std::chrono::microseconds(50));
-    ASSERT_TRUE(client_->Release({shadow_}).ok());
+    ASSERT_TRUE(client_->leases()->EndUse({shadow_}).ok());
     ASSERT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   absl::Status Commit(uint64_t step) {
     CommitRequest commit;
     commit.committed.step = step;
-    return client_->Commit(commit, {parameter_}, {shadow_});
+    return client_->leases()->Commit(commit, {parameter_}, {shadow_});
   }
   // Ends the program, and begins the next one, with --resume.
   void Resume() {
@@ -74,7 +74,7 @@ class GpuLostContextTest : public testing::Test {
     ASSERT_TRUE(UseGpu(0).ok());
     client_ = OpenClient(options_);
     ASSERT_NE(client_, nullptr);
-    const auto range = client_->Attach(ids_);
+    const auto range = client_->leases()->Attach(ids_);
     ASSERT_TRUE(range.ok()) << range.status();
     Name(*range);
   }
@@ -102,31 +102,32 @@ TEST_F(GpuLostContextTest, AStepThatNoKernelWroteIsNotCommitted) {
   const absl::Status status = Commit(2);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("--resume"));
-  EXPECT_EQ(client_->Acquire({parameter_}, Access::kRead), status) << "the session is lost";
+  EXPECT_EQ(client_->leases()->Acquire({parameter_}, Access::kRead), status)
+      << "the session is lost";
   EXPECT_EQ(node_.Inspect().session_count(), 0u);
   Resume();
-  EXPECT_EQ(client_->committed().step, 1u);
+  EXPECT_EQ(client_->leases()->committed().step, 1u);
   EXPECT_TRUE(AllBytesAre(parameter_, 1));
-  EXPECT_TRUE(absl::IsDataLoss(client_->Acquire({shadow_}, Access::kRead)));
+  EXPECT_TRUE(absl::IsDataLoss(client_->leases()->Acquire({shadow_}, Access::kRead)));
 }
 
 TEST_F(GpuLostContextTest, EachCallThatMeetsTheLossEndsTheSession) {
   const std::vector<std::function<absl::Status()>> calls = {
-      [this] { return client_->Flush(); },
-      [this] { return client_->Evict({shadow_}); },
-      [this] { return client_->Acquire({parameter_}, Access::kRead); },
+      [this] { return client_->leases()->Flush(); },
+      [this] { return client_->leases()->Evict({shadow_}); },
+      [this] { return client_->leases()->Acquire({parameter_}, Access::kRead); },
       [this] {
-        return client_->Free({shadow_, 1});
+        return client_->leases()->Free({shadow_, 1});
       },
       [this] {
         StepPart part;
         part.places = {shadow_};
-        return client_->Step(part).status();
+        return client_->leases()->Step(part).status();
       },
       [this] {
         // The fetch of one more chunk than may be leased releases the oldest one.
-        const auto more = client_->Allocate(kGpuUses, ChunkKind::kOther);
-        return more.ok() ? client_->Acquire(Places(*more, 0, kGpuUses), Access::kRead)
+        const auto more = client_->leases()->Allocate(kGpuUses, ChunkKind::kOther);
+        return more.ok() ? client_->leases()->Acquire(Places(*more, 0, kGpuUses), Access::kRead)
                          : more.status();
       },
   };
@@ -137,7 +138,7 @@ TEST_F(GpuLostContextTest, EachCallThatMeetsTheLossEndsTheSession) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_EQ(node_.Inspect().session_count(), 0u);
     Resume();
-    EXPECT_TRUE(absl::IsDataLoss(client_->Acquire({shadow_}, Access::kRead)));
+    EXPECT_TRUE(absl::IsDataLoss(client_->leases()->Acquire({shadow_}, Access::kRead)));
   }
 }
 

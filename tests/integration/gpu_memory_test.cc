@@ -24,7 +24,7 @@ TEST(GpuMemoryTest, ManyTimesTheGpusMemoryComesBackInAnyOrder) {
   EXPECT_EQ(client->properties().job.device_slots, kGpuSlots);
   EXPECT_EQ(client->properties().job.device_memory, MemoryKind::kCudaDescriptor);
   EXPECT_FALSE(client->properties().handles_faults);
-  const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kManyChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   FillEach(client.get(), Places(*range, 0, kManyChunks), 0);
   std::mt19937 random(1);
@@ -52,7 +52,7 @@ TEST(GpuMemoryTest, ManyChunksAreUsedAtOnceByManyThreads) {
   GpuNode node;
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
-  const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
+  const auto range = client->leases()->Allocate(kManyChunks, ChunkKind::kParameter);
   ASSERT_TRUE(range.ok()) << range.status();
   std::vector<std::thread> threads;
   for (uint32_t worker = 0; worker < 3; ++worker) {
@@ -75,7 +75,7 @@ TEST(GpuMemoryTest, WhereLittleCanBePinnedTheRestIsCopiedThroughTheRing) {
   {
     const auto client = OpenClient(GpuJob(node));
     ASSERT_NE(client, nullptr);
-    const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
+    const auto range = client->leases()->Allocate(kManyChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     for (uint64_t round = 1; round <= 3; ++round) {
       FillEach(client.get(), Places(*range, 0, kManyChunks), round);
@@ -97,7 +97,7 @@ TEST(GpuMemoryTest, NewChunksAreZeroAlsoWhereOthersWere) {
   const auto client = OpenClient(GpuJob(node));
   ASSERT_NE(client, nullptr);
   for (int round = 0; round < 3; ++round) {
-    const auto range = client->Allocate(2 * kGpuSlots, ChunkKind::kGradient);
+    const auto range = client->leases()->Allocate(2 * kGpuSlots, ChunkKind::kGradient);
     ASSERT_TRUE(range.ok()) << range.status();
     for (const PlaceId place : Places(*range, 0, range->count)) {
       const auto use = client->Use({place}, Access::kWrite);
@@ -106,7 +106,7 @@ TEST(GpuMemoryTest, NewChunksAreZeroAlsoWhereOthersWere) {
       EXPECT_EQ(std::count(bytes, bytes + kGpuChunk.count(), '\0'), kGpuChunk.count());
       Fill(client.get(), {place}, 9);
     }
-    ASSERT_TRUE(client->Free(*range).ok());
+    ASSERT_TRUE(client->leases()->Free(*range).ok());
   }
 }
 
@@ -116,11 +116,11 @@ TEST(GpuMemoryTest, AClosedClientLeavesTheGpuFree) {
     {
       const auto client = OpenClient(GpuJob(node));
       ASSERT_NE(client, nullptr);
-      const auto range = client->Allocate(kManyChunks, ChunkKind::kParameter);
+      const auto range = client->leases()->Allocate(kManyChunks, ChunkKind::kParameter);
       ASSERT_TRUE(range.ok()) << range.status();
       FillEach(client.get(), Places(*range, 0, kManyChunks), 1);
       // One chunk is still in use when the client is closed.
-      ASSERT_TRUE(client->Acquire({range->first}, Access::kWrite).ok());
+      ASSERT_TRUE(client->leases()->Acquire({range->first}, Access::kWrite).ok());
     }
     node.InspectUntilIdle();
     EXPECT_EQ(FreeGpuMemory(), kGpuMemory);

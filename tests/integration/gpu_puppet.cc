@@ -50,7 +50,7 @@ std::string Memset(Client* client, const std::vector<PlaceId>& places) {
 }
 
 std::string Ids(Client* client, PlaceRange range) {
-  const auto ids = client->ChunkIds(range);
+  const auto ids = client->leases()->ChunkIds(range);
   if (!ids.ok()) return Say(ids.status());
   std::string text = std::to_string(ids->size());
   for (const ChunkId id : *ids) text += " " + std::to_string(id.value());
@@ -64,7 +64,7 @@ std::string Attach(Client* client, PlaceRange* range, uint32_t count, std::istre
     *words >> value;
     id = ChunkId(value);
   }
-  const auto attached = client->Attach(ids);
+  const auto attached = client->leases()->Attach(ids);
   if (attached.ok()) *range = *attached;
   return Say(attached.status());
 }
@@ -78,15 +78,15 @@ std::string Obey(Client* client, PlaceRange* range, const std::string& line) {
   if (verb == "attach") return Attach(client, range, first, &words);
   words >> count >> stamp;
   if (verb == "allocate") {
-    const auto allocated = client->Allocate(first, ChunkKind::kParameter);
+    const auto allocated = client->leases()->Allocate(first, ChunkKind::kParameter);
     if (allocated.ok()) *range = *allocated;
     return Say(allocated.status());
   }
   const std::vector<PlaceId> places = Places(*range, first, count);
-  if (verb == "acquire") return Say(client->Acquire(places, Access::kWrite));
-  if (verb == "read") return Say(client->Acquire(places, Access::kRead));
+  if (verb == "acquire") return Say(client->leases()->Acquire(places, Access::kWrite));
+  if (verb == "read") return Say(client->leases()->Acquire(places, Access::kRead));
   if (verb == "ids") return Ids(client, {range->first, first + count});
-  if (verb == "release") return Say(client->Release(places));
+  if (verb == "release") return Say(client->leases()->EndUse(places));
   if (verb == "wrong") return std::to_string(CountWrong(client, places, stamp));
   if (verb == "hangup") return HangUp();
   if (verb == "memset") return Memset(client, places);

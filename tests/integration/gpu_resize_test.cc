@@ -24,7 +24,7 @@ class GpuResizeTest : public testing::Test {
   void SetUp() override {
     client_ = OpenClient(GpuJob(node_, "resized"));
     ASSERT_NE(client_, nullptr);
-    const auto range = client_->Allocate(kChunks, ChunkKind::kParameter);
+    const auto range = client_->leases()->Allocate(kChunks, ChunkKind::kParameter);
     ASSERT_TRUE(range.ok()) << range.status();
     range_ = *range;
     FillEach(client_.get(), All(), 1);
@@ -35,7 +35,7 @@ class GpuResizeTest : public testing::Test {
   // The GPU's memory that the job uses.
   static Bytes Used() { return kGpuMemory - FreeGpuMemory(); }
   void ExpectResize(Bytes share) {
-    const absl::Status status = client_->Resize(share, kPatience);
+    const absl::Status status = client_->leases()->Resize(share, kPatience);
     EXPECT_TRUE(status.ok()) << status;
   }
   // Opens another session of the job, which maps every region that has chunks of the job.
@@ -69,13 +69,13 @@ TEST_F(GpuResizeTest, GivenUpMemoryIsFreeWhenTheCallReturns) {
   for (int round = 0; round < 5; ++round) {
     ExpectResize(kHalf);
     EXPECT_EQ(Used(), kHalf);
-    EXPECT_EQ(client_->stats()->lease_budget, 3u);
+    EXPECT_EQ(client_->leases()->stats().lease_budget, 3u);
     EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
     EXPECT_EQ(Used(), kHalf);
     ExpectResize(kFull);
     EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
     EXPECT_EQ(Used(), kFull);
-    EXPECT_EQ(client_->stats()->lease_budget, kGpuUses);
+    EXPECT_EQ(client_->leases()->stats().lease_budget, kGpuUses);
   }
 }
 
@@ -93,13 +93,13 @@ TEST_F(GpuResizeTest, TheMemoryCanBeHadByAnotherProgramAtOnce) {
 
 TEST_F(GpuResizeTest, LeasesInUseKeepItUntilTheyEnd) {
   const std::vector<PlaceId> used = Places(range_, 0, kGpuUses);
-  ASSERT_TRUE(client_->Acquire(used, Access::kWrite).ok());
-  const absl::Status status = client_->Resize(kHalf, kSoon);
+  ASSERT_TRUE(client_->leases()->Acquire(used, Access::kWrite).ok());
+  const absl::Status status = client_->leases()->Resize(kHalf, kSoon);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_GT(Used(), kHalf);
   EXPECT_EQ(CountWrong(client_.get(), used, 1), 0u);
   Fill(client_.get(), used, 2);
-  ASSERT_TRUE(client_->Release(used).ok());
+  ASSERT_TRUE(client_->leases()->EndUse(used).ok());
   EXPECT_EQ(FreeGpuMemoryOnce(kGpuMemory - kHalf), kGpuMemory - kHalf) << "it went on";
   EXPECT_EQ(CountWrongEach(client_.get(), used, 2), 0u);
   ExpectResize(kHalf);
@@ -120,7 +120,7 @@ TEST_F(GpuResizeTest, ASecondSessionReleasesItsMemoryToo) {
 TEST_F(GpuResizeTest, LeasesInUseInASecondSessionKeepItUntilTheyEnd) {
   OpenPuppet();
   ASSERT_EQ(puppet_->Ask("acquire 0 6"), "ok");
-  const absl::Status status = client_->Resize(kHalf, kSoon);
+  const absl::Status status = client_->leases()->Resize(kHalf, kSoon);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(puppet_->Ask("wrong 0 6 5"), "0");
   EXPECT_EQ(puppet_->Ask("release 0 6"), "ok");
@@ -132,10 +132,10 @@ TEST_F(GpuResizeTest, LeasesInUseInASecondSessionKeepItUntilTheyEnd) {
 TEST_F(GpuResizeTest, AKilledSessionKeepsNoMemory) {
   OpenPuppet();
   ASSERT_EQ(puppet_->Ask("acquire 0 6"), "ok");
-  const absl::Status early = client_->Resize(kHalf, kSoon);
+  const absl::Status early = client_->leases()->Resize(kHalf, kSoon);
   EXPECT_TRUE(absl::IsDeadlineExceeded(early)) << early;
   absl::Status status;
-  std::thread resizing([&] { status = client_->Resize(kHalf, kPatience); });
+  std::thread resizing([&] { status = client_->leases()->Resize(kHalf, kPatience); });
   puppet_->Kill();
   resizing.join();
   EXPECT_TRUE(status.ok()) << status;
