@@ -47,6 +47,14 @@ struct ClientQuiet {
 };
 
 // --- Calls ---
+//
+// Cost: about how much the engine looks at, in chunks. The fair queue charges it to the user.
+
+inline uint64_t CountUses(const std::vector<MomentReport>& moments) {
+  uint64_t uses = moments.size();
+  for (const MomentReport& moment : moments) uses += moment.uses.size();
+  return uses;
+}
 
 // Binds the session to a job: creates it, or joins the running or lingering job of the same name
 // and uid (then the chunk size must be equal or zero, and shares are ignored). Answered with
@@ -82,14 +90,17 @@ struct OpenCall {
   // `group_ranks` of them: their commits can be one event (CommitCall.with_all_ranks). Empty: none.
   std::string group;
   uint32_t group_rank = 0, group_ranks = 0;
+  uint64_t Cost() const { return 0; }
 };
 struct RenewCall {
   CallId call;
   SessionId session;
+  uint64_t Cost() const { return 0; }
 };
 struct CloseCall {
   CallId call;
   SessionId session;
+  uint64_t Cost() const { return 0; }
 };
 // New chunks, all or none. While they hold nothing they read as zeros, or if `undefined` as
 // anything of the job's: then nothing is done before they are first written.
@@ -105,6 +116,7 @@ struct AllocateCall {
   // The lowest tier that the chunks ever reach: the job's lowest tier, or host memory above an SSD
   // tier, for transient chunks that are leased at the device. nullopt: the lowest.
   absl::optional<Tier> home;
+  uint64_t Cost() const { return count; }
 };
 // Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
 // A chunk already leased by the session keeps its lease (upgraded to write if asked).
@@ -120,18 +132,21 @@ struct FetchCall {
   // What the session used since its last report, up to this call's chunks. Chunks that are not the
   // job's: ignored.
   std::vector<MomentReport> moments;
+  uint64_t Cost() const { return chunks.size() + releases.size() + CountUses(moments); }
 };
 // Only the moments of a FetchCall.
 struct ReportCall {
   CallId call;
   SessionId session;
   std::vector<MomentReport> moments;
+  uint64_t Cost() const { return CountUses(moments); }
 };
 struct ReleaseCall {
   CallId call;
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;  // FAILED_PRECONDITION when one is not leased: nothing is released.
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends the session's leases on `chunks`, whatever the answer, moves them down to `tier` (host or
 // ssd) and answers when they are there.
@@ -140,6 +155,7 @@ struct EvictCall {
   SessionId session;
   Tier tier = Tier::kSsd;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Starts prefetches to `tier` where room can be made; answered at once, leases nothing.
 struct PrefetchCall {
@@ -147,6 +163,7 @@ struct PrefetchCall {
   SessionId session;
   Tier tier = Tier::kDevice;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends chunks and their content. Own leases end with them; others' refuse it.
 struct FreeCall {
@@ -154,6 +171,7 @@ struct FreeCall {
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends the content of chunks and keeps the chunks, which read as anything until they are written.
 // Own leases end with the content; others', and calls that wait, refuse it. The access predictor
@@ -163,6 +181,7 @@ struct DiscardCall {
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // The session will not write these chunks soon: those whose bytes another session of the user has
 // offered, too, come to share one content (common/offers.cc). Answered when all that can be shared
@@ -174,6 +193,7 @@ struct OfferCall {
   Duration deadline{0};  // Zero: the limit max_wait.
   // The chunks are offered again by the engine itself whenever they were written. Answered at once.
   bool repeats = false;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // New chunks with the content of `chunks`, of which no byte is copied: all hold it in common until
 // one of them is written (common/duplicates.cc). Answered with AllocateReply: one chunk for each of
@@ -185,11 +205,13 @@ struct DuplicateCall {
   std::vector<ChunkId> chunks;
   uint32_t copies = 1;   // New chunks for each of `chunks`.
   Duration deadline{0};  // Zero: the limit max_wait. For the chunks to come to host memory.
+  uint64_t Cost() const { return chunks.size() * (uint64_t{1} + copies); }
 };
 struct DescribeCall {
   CallId call;
   SessionId session;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 
 // Changes the job's share of its device's pool; see Resize in the protocol. Answered with
@@ -199,12 +221,14 @@ struct ResizeCall {
   SessionId session;
   Bytes device_share;    // Rounded down to whole chunks.
   Duration deadline{0};  // Zero: the limit max_wait.
+  uint64_t Cost() const { return 0; }
 };
 // The session unmapped regions that SendRegionGone named. Other regions are ignored.
 struct ReturnRegionsCall {
   CallId call;
   SessionId session;
   std::vector<RegionId> regions;
+  uint64_t Cost() const { return 0; }
 };
 
 // What a part computes, for the ranks of a job that may want the same. `work`: a digest of what is
@@ -233,6 +257,10 @@ struct StepCall {
   absl::optional<PartContents> contents;
   Duration deadline{0};               // Zero: the limit max_wait.
   std::vector<MomentReport> moments;  // As in FetchCall.
+  uint64_t Cost() const {
+    const uint64_t computed = work == nullptr ? 0 : work->pieces.size() + work->copies.size();
+    return chunks.size() + computed + CountUses(moments);
+  }
 };
 // Ends a part that the session computes. `computed`: the chunks that it writes hold the new
 // content; otherwise they hold nothing. No such part: ignored, so that a retry is harmless.
@@ -242,6 +270,7 @@ struct EndPartCall {
   uint64_t part = 0;
   bool computed = false;
   uint64_t non_finite_gradients = 0;  // As in StepDone.
+  uint64_t Cost() const { return 0; }
 };
 // Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
 struct CommitCall {
@@ -256,6 +285,7 @@ struct CommitCall {
   // ranks, and is one event with them. Ignored elsewhere.
   bool with_all_ranks = false;
   std::string manifest;  // In every OpenReply of the job, or of its rank, from now on.
+  uint64_t Cost() const { return chunks.size() + shadows.size(); }
 };
 
 // --- Operators and metrics ---
@@ -271,12 +301,14 @@ struct InspectCall {
   // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
   bool past_writes = false;  // InspectReply::past_writes is wanted.
+  uint64_t Cost() const { return max_chunks; }
 };
 // The uses and movements that the engine recorded for a job.
 struct TraceCall {
   CallId call;
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;                        // Zero: the only one that is open.
+  uint64_t Cost() const { return 0; }
 };
 enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
 // Refuses new sessions from now on. kAll: allocations and resizes, too, and is answered when
@@ -284,18 +316,21 @@ enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
 struct DrainCall {
   CallId call;
   DrainMode mode = DrainMode::kAll;
+  uint64_t Cost() const { return 0; }
 };
 // Ends a job and its sessions. Answered with EndJobReply; the memory is dropped afterwards.
 struct EndJobCall {
   CallId call;
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;
+  uint64_t Cost() const { return 0; }
 };
 // From now on these quotas hold, and no others. Ignored if one with a larger number came before.
 struct SetQuotasCall {
   CallId call;
   uint64_t number = 0;
   std::vector<Quota> quotas;  // One for each subject.
+  uint64_t Cost() const { return 0; }
 };
 
 // --- From the mover ---
