@@ -136,10 +136,10 @@ absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count,
     request.set_kind(ToProto(kind));
     request.set_undefined(initial_content == InitialContent::kUndefined);
     if (home == HomeTier::kHost) request.set_home_tier(v1::TIER_HOST);
-    const uint32_t asked = request.count();
+    const uint32_t chunk_count = request.count();
     const absl::StatusOr<v1::AllocateResponse> reply = Send(std::move(request), kShortCallTimeout);
     absl::Status status = reply.status();
-    if (status.ok() && reply->chunk_ids_size() != static_cast<int>(asked)) {
+    if (status.ok() && reply->chunk_ids_size() != static_cast<int>(chunk_count)) {
       status =
           absl::InternalError("the daemon allocated a different number of chunks than requested");
     }

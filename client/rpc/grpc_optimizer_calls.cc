@@ -99,6 +99,7 @@ absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
   request.set_keep_old_content(commit.keep_old_content);
   request.set_with_all_ranks(commit.with_all_ranks);
   request.set_step_manifest(commit.committed.manifest);
+  for (const ChunkVersion& each : commit.unwritten) request.add_versions(each.version);
   // Ranks that share contents wait for each other.
   return Send(std::move(request), limits_.max_wait + kReplyGrace).status();
 }

@@ -57,6 +57,8 @@ class Commits {
   void NoteCommit(Job& job, Session& session, const CommitCall& call);
   // `last`: the number of the last committed step.
   absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
+  // ABORTED: chunks[i] was written since the caller read its version.
+  static absl::Status CheckUnwritten(const CommitCall& event, size_t i, const Chunk& chunk);
   absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
                                                            const CommitCall& event, bool together);
   void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);

@@ -240,10 +240,10 @@ using Nothing = std::monostate;
     VERBS(MEMTIDE_SESSION_METHOD)                                                    \
    private:                                                                          \
     const ServiceContext* const service_;                                            \
-  };
-MEMTIDE_SERVICE(SessionService, MEMTIDE_SESSION_VERBS)
-MEMTIDE_SERVICE(ChunkService, MEMTIDE_CHUNK_VERBS)
-MEMTIDE_SERVICE(OptimizerService, MEMTIDE_OPTIMIZER_VERBS)
+  }
+MEMTIDE_SERVICE(SessionService, MEMTIDE_SESSION_VERBS);
+MEMTIDE_SERVICE(ChunkService, MEMTIDE_CHUNK_VERBS);
+MEMTIDE_SERVICE(OptimizerService, MEMTIDE_OPTIMIZER_VERBS);
 #undef MEMTIDE_SERVICE
 #undef MEMTIDE_SESSION_METHOD
 

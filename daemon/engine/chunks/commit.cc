@@ -38,6 +38,10 @@ absl::Status Commits::CheckCommit(const Session& session, uint64_t last,
     return absl::InvalidArgumentError(absl::StrCat(event.chunks.size(), " chunks, but ",
                                                    event.shadows.size(), " with new content"));
   }
+  if (!event.versions.empty() && event.versions.size() != event.chunks.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(event.versions.size(), " versions of ", event.chunks.size(), " chunks"));
+  }
   if (event.manifest.size() > limits.manifest_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("step_manifest: ", event.manifest.size(),
                                                    " bytes; at most ", limits.manifest_bytes));
@@ -64,6 +68,12 @@ absl::Status Commits::CheckManifests(const Session& session, Bytes size) const {
   MEMTIDE_RETURN_IF_ERROR(check(core_.manifest_bytes.Of(job.uid), limits.manifest_bytes_per_uid,
                                 absl::StrCat("the jobs of uid ", job.uid)));
   return check(core_.manifest_bytes.all(), limits.manifest_bytes_per_node, "all jobs of the node");
+}
+
+absl::Status Commits::CheckUnwritten(const CommitCall& event, size_t i, const Chunk& chunk) {
+  if (event.versions.empty() || event.versions[i] == chunk.version) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("chunk ", event.chunks[i].value(), " was written since ",
+                                         "it had version ", event.versions[i].value()));
 }
 
 // Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:
@@ -95,8 +105,9 @@ absl::StatusOr<std::vector<ChunkIndex>> Commits::ResolveCommitted(const Session&
     // A pair with a common content exchanges what its ids name, which calls that wait know already.
     const bool exchanges = core_.ids.MustCopyToWrite(indices[i]) ||
                            core_.ids.MustCopyToWrite(indices[Other(indices, i)]);
+    if (i < event.chunks.size()) status = CheckUnwritten(event, i, chunk);
     pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);
-    if (!pinned && chunk.evicts.empty()) continue;
+    if (!status.ok() || (!pinned && chunk.evicts.empty())) continue;
     status = absl::AbortedError(absl::StrCat(
         "chunk ", core_.IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));

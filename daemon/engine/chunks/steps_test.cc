@@ -116,6 +116,36 @@ TEST(StepsTest, WaitForLeasesAndAreNotCommittedUnderThem) {
   EXPECT_TRUE(node.ReplyTo(training.Commit(1)).status.ok());
 }
 
+// A lease that begins and ends while the commit is on its way leaves nothing but a version.
+TEST(StepsTest, AreNotCommittedOverAWriteSinceTheirVersionsWereRead) {
+  EngineByteHarness node(SmallHost());
+  const SessionId session = node.Open("job", std::chrono::hours(1));
+  StepTraining training(&node, session);
+  training.FillGradient(1);
+  node.FinishUntilAnswered(training.StartStep(1));
+  CommitCall commit = CommitOf(CallId(), session, training.chunks(), 1);
+  const auto code = [&] {
+    commit.call = node.Call();
+    node.Post(commit);
+    return node.ReplyTo(commit.call).status.code();
+  };
+  const auto read_versions = [&] {
+    commit.versions.clear();
+    for (const ChunkId chunk : commit.chunks) {
+      commit.versions.push_back(node.Describe(session, chunk).version);
+    }
+  };
+  read_versions();
+  node.Fill(session, commit.chunks[1], {7});
+  EXPECT_EQ(code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(node.Read(session, commit.chunks[1], 1), Values{7});
+  read_versions();
+  EXPECT_EQ(code(), absl::StatusCode::kOk);
+  commit.step = 2;
+  commit.versions.pop_back();
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument) << "a version for each chunk, or none";
+}
+
 TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", std::chrono::hours(1));

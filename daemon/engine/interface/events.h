@@ -279,6 +279,7 @@ struct CommitCall {
   uint64_t step =
       0;  // The last committed step + 1. The last step again is answered without effect.
   std::vector<ChunkId> chunks, shadows;
+  std::vector<Version> versions;  // `chunks` must have them still. Empty: any will do.
   // Whether shadows[i] gets the old content of chunks[i], instead of none.
   bool keep_old_content = false;
   // Where ranks are kept (Job::keeps_ranks), and in a group: waits for such commits of all other

@@ -126,6 +126,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
                                                  " or its shadow chunk is leased; release it and "
                                                  "try again"));
       }
+      if (status.ok()) status = CheckUnwritten(call, i, core_.chunks[*chunk]);
       pairs[{*chunk, *shadow}].push_back({call.session, call.chunks[i], call.shadows[i]});
     }
   }

@@ -353,9 +353,7 @@ class OffloadedSteps:
             copies = copies_of(updates, self._manager.live(), self.calls.geometry)
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
-            if versions != self._versions(kinds):
-                raise _Written
-            self._commit_unwritten(shadows)
+            self._commit_unwritten(shadows, versions)
             # As torch's functions do: a graph that has saved a parameter of before is no good now.
             increment_version([parameter for parameter, _ in stepped])
         except BaseException:
@@ -383,9 +381,11 @@ class OffloadedSteps:
             self._checkpoints.wait()
             return self._shadows.of(kinds)
 
-    def _versions(self, kinds: dict[int, Kind]) -> list[tuple[int, int]]:
+    def _versions(self, kinds: dict[int, Kind]) -> dict[int, tuple[int, int]]:
         # Ranks that share chunks commit together, and change versions of each other.
-        return [] if self.calls.shares else self._client.versions(sorted(kinds))
+        if self.calls.shares:
+            return {}
+        return dict(zip(kinds, self._client.versions(list(kinds)), strict=True))
 
     def _written(self, updates: list[Update]) -> dict[int, Kind]:
         """The places that a step changes, and the kind of chunk of each."""
@@ -416,7 +416,12 @@ class OffloadedSteps:
             raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
 
     def _commit(
-        self, stepping: Optimizer | None, shadows: dict[int, int], *, with_all_ranks: bool = False
+        self,
+        stepping: Optimizer | None,
+        shadows: dict[int, int],
+        versions: dict[int, tuple[int, int]] | None = None,
+        *,
+        with_all_ranks: bool = False,
     ) -> None:
         """Commits what is in the shadow chunks. `stepping`: has made one more step by that."""
         self._client.commit(
@@ -426,14 +431,16 @@ class OffloadedSteps:
             self._job.manifest_bytes(stepping, self.here),
             keep_old_content=self._checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
-            if_unwritten=with_all_ranks and not self.calls.shares,
+            unwritten=[versions[place] for place in shadows] if versions else (),
         )
         self._present.is_committed |= with_all_ranks
 
-    def _commit_unwritten(self, shadows: dict[int, int]) -> None:
-        """Commits a step. _Written: another thread has written since the versions were compared."""
+    def _commit_unwritten(
+        self, shadows: dict[int, int], versions: dict[int, tuple[int, int]]
+    ) -> None:
+        """Commits a step. _Written: another thread has written since the versions were read."""
         try:
-            self._commit(self._present.optimizer, shadows, with_all_ranks=True)
+            self._commit(self._present.optimizer, shadows, versions, with_all_ranks=True)
         except Aborted as error:
             if self._has_ranks:
                 raise
