@@ -67,15 +67,15 @@ class Offloaded:
         if self._closed:
             return
         self._closed = True
-        manager = self._runtime.manager
+        memory = self._runtime.memory
         runtimes.stop()
         for parameter in self._model.parameters():
             for tensor in (parameter, parameter.grad):
-                if tensor is not None and manager.manages(tensor):
-                    restore(manager, tensor)
+                if tensor is not None and memory.addresses.manages(tensor):
+                    restore(memory, tensor)
         for optimizer in self._optimizers:
-            restore_state(manager, optimizer.state)
-        manager.trim_all()
+            restore_state(memory, optimizer.state)
+        memory.pressure.trim_all()
 
     def __enter__(self) -> Offloaded:
         return self
@@ -171,7 +171,7 @@ def offload(
     for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
         runtime.managed.name(parameter)
         runtime.module_hooks.adopt_parameter(parameter)
-        adopt_gradient(runtime.manager, parameter)
+        adopt_gradient(runtime.memory, parameter)
     optimizers = _listed(optimizer)
     for one in optimizers:
         runtime.states.adopt(one)
@@ -210,7 +210,7 @@ def checkpoint(
             for name, value in state.items()
             if isinstance(value, torch.Tensor)
         ]
-    manages = runtime.manager.manages if runtime is not None else lambda _: False
+    manages = runtime.memory.addresses.manages if runtime is not None else lambda _: False
     checkpoint_file = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
     if runtime is not None:
         runtime.offloaded.write(checkpoint_file)
@@ -251,7 +251,7 @@ def hold(
     if runtime is None:
         return contextlib.nullcontext()
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    return holding(runtime.manager, listed, write=write)
+    return holding(runtime.memory, listed, write=write)
 
 
 def activations(choice: Literal["keep", "move"]) -> contextlib.AbstractContextManager[None]:

@@ -14,15 +14,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from memtide._checkpoint.safetensors_file import Checkpoint, blocks_of
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide.errors import MemtideError
 
 
 class PendingCheckpoints:
     """The checkpoints of one process. Use its methods from the thread that trains."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self._manager = manager
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._memory = memory
+        self._addresses = memory.addresses
         self._requested: list[Checkpoint] = []
         self._read_in_place: set[int] = set()  # Places that the writer reads in place.
         self._writer: threading.Thread | None = None
@@ -80,7 +81,7 @@ class PendingCheckpoints:
             for checkpoint in checkpoints
             for entry in checkpoint.entries
             if entry.address
-            for place in self._manager.places_of(entry.address, max(1, entry.size_bytes))
+            for place in self._addresses.places_of(entry.address, max(1, entry.size_bytes))
         }
         self._read_in_place = needed - shadows.keys()
 
@@ -90,16 +91,17 @@ class PendingCheckpoints:
             self._read_in_place = set()
             for shadow in shadows.values():
                 with contextlib.suppress(MemtideError):  # The session may be gone by now.
-                    self._manager.client.free(shadow, 1)
+                    self._memory.client.free(shadow, 1)
 
         self._writer = threading.Thread(target=write, name="memtide-checkpoint")
         self._writer.start()
 
     def _read(self, address: int, size_bytes: int, shadows: Mapping[int, int]) -> Iterator[bytes]:
-        base, chunk_bytes = self._manager.base, self._manager.chunk_bytes
+        base, chunk_bytes = self._addresses.base, self._addresses.chunk_bytes
+        bytes_at = self._memory.arenas.storages.bytes_at
         for start, size in blocks_of(address - base, size_bytes, chunk_bytes):
             place = start // chunk_bytes
             distance = shadows.get(place, place) - place
-            block = self._manager.bytes_at(base + start + distance * chunk_bytes, size)
+            block = bytes_at(base + start + distance * chunk_bytes, size)
             # A copy, as page faults of system calls need full userfaultfd (see `memtide doctor`).
             yield block.cpu().clone().numpy().tobytes()

@@ -111,7 +111,7 @@ def shared_layers() -> SharedLayers | None:
 def is_in_chunks() -> Callable[[torch.Tensor], bool] | None:
     """Whether a tensor is in chunks of this process, or of the one that it was forked from; None:
     there are none."""
-    return _runtime.manager.manages if _runtime is not None else None
+    return _runtime.memory.addresses.manages if _runtime is not None else None
 
 
 def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
@@ -130,7 +130,7 @@ def bytes_by_kind() -> dict[str, int]:
     """Bytes of the chunks that hold the script's tensors, by kind (inspection.KINDS)."""
     if _runtime is None:
         return {}
-    return {kind.name.lower(): n for kind, n in _runtime.manager.bytes_by_kind().items()}
+    return {kind.name.lower(): n for kind, n in _runtime.memory.arenas.bytes_by_kind().items()}
 
 
 def parameters() -> list[Parameter]:

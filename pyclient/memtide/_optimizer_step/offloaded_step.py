@@ -44,7 +44,8 @@ from memtide._capi.optimizer_step import StepOptions
 from memtide._checkpoint.pending_checkpoints import PendingCheckpoints
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._daemon.training import Training
-from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_parts import is_sharded, local_part
 from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.executor import StepCalls
@@ -83,7 +84,7 @@ class OffloadedSteps:
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         observer: Observer,
         training: Training | None = None,
         *,
@@ -94,16 +95,17 @@ class OffloadedSteps:
         """`training`: that of which this process is one of several ranks. `job`: the one in which
         each step is committed; None: only steps that do not fit are. `around_rest`: around torch's
         function for what has no parts. `name_at`: the name of the parameter at an address."""
-        self._manager = manager
-        self._client = manager.client
+        self._memory = memory
+        self._addresses = memory.addresses
+        self._client = memory.client
         self._observer = observer
-        self.calls = StepCalls(manager.client, training, name_at)
-        self._shadows = ShadowChunks(manager.client)
+        self.calls = StepCalls(memory.client, training, name_at)
+        self._shadows = ShadowChunks(memory.client)
         commit = functools.partial(self._commit, None)
-        self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
+        self._unstepped = UnsteppedParameters(memory.arenas, self.calls, self._shadows, commit)
         self._training = training
-        self._checkpoints = PendingCheckpoints(manager)
-        self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
+        self._checkpoints = PendingCheckpoints(memory)
+        self.speculative = SpeculativeSteps(memory, self.calls, self._shadows)
         self._present = PresentStep()
         # By the optimizer, the thread that has stepped it last.
         self._threads: weakref.WeakKeyDictionary[Optimizer, threading.Thread] = (
@@ -219,7 +221,7 @@ class OffloadedSteps:
 
     def _look_for_equals(self) -> None:
         # Ranks may train different models, and then digests and parts would be in vain.
-        job_id = self._manager.client.properties.job_id
+        job_id = self._memory.client.properties.job_id
         if self._training is not None and not self._training.shares_contents(job_id):
             self.calls.ranks = None
 
@@ -259,7 +261,7 @@ class OffloadedSteps:
         return (
             self._present.optimizer is not None
             and self.allowed
-            and self._manager.here
+            and self._addresses.here
             and self._prefers_parts()
             and not torch.compiler.is_compiling()
         )
@@ -276,7 +278,7 @@ class OffloadedSteps:
         # are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
         wanted = self.always or self.calls.count_non_finite or self.calls.shares
-        return wanted or (self.calls.uses_torch and self._manager.overflows())
+        return wanted or (self.calls.uses_torch and self._memory.pressure.overflows())
 
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
@@ -294,7 +296,7 @@ class OffloadedSteps:
             self.finish()
         numbers = next_single_numbers(form, original, arguments)
         can_make = functools.partial(self._can_make, form)
-        split_update = split(form, arguments, options, self._manager, numbers, can_make)
+        split_update = split(form, arguments, options, self._memory, numbers, can_make)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
@@ -305,7 +307,7 @@ class OffloadedSteps:
         if split_update.rest:
             part = part_of(arguments, count, split_update.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
-            if any(t is not None and self._manager.manages(local_part(t)) for t in changed):
+            if any(t is not None and self._addresses.manages(local_part(t)) for t in changed):
                 self._note_here(self._present.optimizer)
             if self.calls.count_non_finite:
                 self._present.undo.remember(form, part)
@@ -313,7 +315,7 @@ class OffloadedSteps:
             else:
                 # Copies only what is in ordinary memory: of managed tensors there may be more than
                 # fits twice.
-                beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
+                beside = lambda t: not self._addresses.manages(local_part(t))  # noqa: E731
                 self._present.undo.remember(form, part, beside)
             with self.around_rest(part):
                 original(**part)
@@ -340,17 +342,17 @@ class OffloadedSteps:
     def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
         began = time.monotonic()
         self._present.release()
-        self._manager.ledger.release_all()
+        self._memory.ledger.release_all()
         self._observer.moment("step", "parts")
         kinds = self._written(updates := [update for _, update in stepped])
-        most = self._manager.client.limits.chunks_per_call
+        most = self._memory.client.limits.chunks_per_call
         if len(kinds) > most:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
         self._checkpoints.before_step(kinds)
         try:
             versions = self._versions(kinds)
             speculative = self.speculative.take(self._present.optimizer)
-            copies = copies_of(updates, self._manager.live(), self.calls.geometry)
+            copies = copies_of(updates, self._memory.arenas.storages.live(), self.calls.geometry)
             shadows = self._shadows_of(kinds, speculative)
             self._make(updates, copies, shadows, speculative)
             if versions != self._versions(kinds):
@@ -379,7 +381,7 @@ class OffloadedSteps:
         try:
             return self._shadows.of(kinds)
         except ResourceExhausted:
-            self._manager.trim_all()
+            self._memory.pressure.trim_all()
             self._checkpoints.wait()
             return self._shadows.of(kinds)
 
@@ -394,7 +396,7 @@ class OffloadedSteps:
             for number, span in enumerate(update.written):
                 kind = Kind.OPTIMIZER_STATE if number else Kind.PARAMETER
                 size_bytes = update.elements * span.item_bytes
-                for place in self._manager.places_of(span.address, size_bytes):
+                for place in self._addresses.places_of(span.address, size_bytes):
                     kinds.setdefault(place, kind)
         return kinds
 

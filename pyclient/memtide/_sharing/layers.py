@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from memtide._memory.duplicates import Duplicates
-from memtide._memory.tensor_manager import tensors_in
+from memtide._memory.tensor_parts import tensors_in
 from memtide._sharing import sharded_layers
 from memtide._sharing.live_modules import check_untied
 from memtide.errors import FailedPrecondition, InvalidArgument

@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.arenas import Arenas
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.block_recorder import BlockRecorder
 from memtide._torch_hooks.op_schema import (
@@ -77,8 +77,8 @@ class BlockRecordingMode(OwnMode):
 class BlockRecording(StepPhase):
     """The record of a process. Everything but `finish` is called by the thread that steps."""
 
-    def __init__(self, manager: TensorManager, is_stepping: Callable[[], bool]) -> None:
-        self._manager = manager
+    def __init__(self, arenas: Arenas, is_stepping: Callable[[], bool]) -> None:
+        self._arenas = arenas
         self._is_stepping = is_stepping
         self._recorder = BlockRecorder(self._kind_at)
         self._mode = BlockRecordingMode(self._recorder, self._phase)
@@ -94,7 +94,7 @@ class BlockRecording(StepPhase):
         if self._ended == 1 and hasattr(TorchDispatchMode, "ignore_compile_internals"):
             mode_stack.put_back(self._mode, 0)
         elif self._ended == _BEFORE:
-            self._recorder.begin(self._manager.live())
+            self._recorder.begin(self._arenas.storages.live())
         elif self._ended > _BEFORE:
             self._recorder.end_iteration()
         if self._ended == _BEFORE + RECORDED or self._recorder.is_full:
@@ -112,7 +112,7 @@ class BlockRecording(StepPhase):
         return self._recorder.finish() if self._ended >= _BEFORE else None
 
     def _kind_at(self, address: int) -> str | None:
-        kind = self._manager.kind_at(address) if self._manager.here else None
+        kind = self._arenas.kind_at(address) if self._arenas.addresses.here else None
         return None if kind is None else kind.name.lower().replace("_", " ")
 
     def _phase(self) -> str:

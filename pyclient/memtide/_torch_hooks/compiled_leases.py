@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler, is_shortage
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide.errors import ResourceExhausted
@@ -34,9 +34,9 @@ Function = Callable[..., Any]
 class CompiledLeases:
     """Leases chunks for the compiled graphs of any thread."""
 
-    def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
-        self._manager = manager
-        self._ledger = manager.ledger
+    def __init__(self, memory: ManagedMemory, elastic: DeviceOomHandler) -> None:
+        self._addresses = memory.addresses
+        self._ledger = memory.ledger
         self._elastic = elastic
 
     def wrapping_graphs(self, original: Function) -> Function:
@@ -80,7 +80,7 @@ class CompiledLeases:
     def _run(self, call: Function, args: list[Any], written: Iterable[int]) -> Any:
         """Calls a graph, which may empty the list that it is given."""
         net = active_net()
-        if net is None or not self._manager.here:
+        if net is None or not self._addresses.here:
             return call(args)
         writes = self._places(args[index] for index in written)
         reads = self._places(args) - writes
@@ -103,12 +103,12 @@ class CompiledLeases:
 
     def _places(self, args: Iterable[Any]) -> set[int]:
         tensors = (part for each in args for part in _parts_of(each))
-        return {place for each in tensors for place in self._manager.element_places(each)}
+        return {place for each in tensors for place in self._addresses.element_places(each)}
 
     def _too_many(self, chunks: int) -> ResourceExhausted:
         return ResourceExhausted(
-            f"one compiled graph uses {chunks} chunks of {self._manager.chunk_bytes >> 20} MiB at "
-            f"once, and this session may lease {self._ledger.budget}; enlarge the device pool "
+            f"one compiled graph uses {chunks} chunks of {self._addresses.chunk_bytes >> 20} MiB "
+            f"at once, and this session may lease {self._ledger.budget}; enlarge the device pool "
             "(--device-pool), or compile the model in smaller parts"
         )
 

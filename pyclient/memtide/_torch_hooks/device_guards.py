@@ -17,7 +17,7 @@ import torch
 
 from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.own_mode import OwnMode
@@ -26,16 +26,16 @@ from memtide.errors import FailedPrecondition, ResourceExhausted
 _GRAPHS_OF_INDUCTOR = "triton.cudagraphs"
 
 
-def printing(manager: TensorManager, original: Callable[..., str]) -> Callable[..., str]:
+def printing(memory: ManagedMemory, original: Callable[..., str]) -> Callable[..., str]:
     """torch._tensor_str._str, which reads elements with all dispatch modes disabled."""
 
     @functools.wraps(original)
     def _str(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        if not manager.here:
+        if not memory.addresses.here:
             return original(tensor, *args, **kwargs)
-        places = Places(manager.element_places(tensor))
+        places = Places(memory.addresses.element_places(tensor))
         try:
-            with manager.ledger.using(places, Places(())):
+            with memory.ledger.using(places, Places(())):
                 return original(tensor, *args, **kwargs)
         except ResourceExhausted:
             return (
@@ -46,7 +46,7 @@ def printing(manager: TensorManager, original: Callable[..., str]) -> Callable[.
 
 
 def starting_threads(
-    manager: TensorManager, elastic: DeviceOomHandler, original: Callable[..., None]
+    memory: ManagedMemory, elastic: DeviceOomHandler, original: Callable[..., None]
 ) -> Callable[..., None]:
     """threading.Thread.start: each thread, of any class, runs under lease dispatch of its own."""
 
@@ -58,7 +58,7 @@ def starting_threads(
         def run_under_dispatch() -> None:
             # Not by `with`: torch keeps flags of the whole process there, and puts back at the end
             # what they were at the beginning, when another thread may have been in another mode.
-            mode = LeaseDispatchMode(manager, elastic)
+            mode = LeaseDispatchMode(memory, elastic)
             mode_stack.put_back(mode, 0)
             try:
                 run()
@@ -139,13 +139,13 @@ def _refuse_graphs() -> None:
     )
 
 
-def initializing(manager: TensorManager, original: Callable[[], None]) -> Callable[[], None]:
+def initializing(memory: ManagedMemory, original: Callable[[], None]) -> Callable[[], None]:
     """torch.cuda._lazy_init, by which torch begins to use CUDA in a process. It knows whether torch
     itself has used CUDA before a fork, but memtide begins before the script does."""
 
     @functools.wraps(original)
     def _lazy_init() -> None:
-        if not manager.here:
+        if not memory.addresses.here:
             raise FailedPrecondition(
                 "this process was forked after memtide had begun to use CUDA, which does not work "
                 "in a forked child: start it with torch.multiprocessing.get_context('spawn'), or "

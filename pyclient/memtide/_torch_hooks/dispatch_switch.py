@@ -39,7 +39,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._memory.device_oom import DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import ModuleHooks
 
@@ -54,7 +54,7 @@ class DispatchSwitch:
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         module_hooks: ModuleHooks,
         mode: TorchDispatchMode,
         elastic: DeviceOomHandler,
@@ -63,8 +63,8 @@ class DispatchSwitch:
         """`steps_elsewhere`: whether the daemon computes optimizer steps, for which it needs chunks
         that are not leased. REQUIRES: `mode` is active in this thread."""
         self.lean = False  # Whether there is a lean phase.
-        self._manager = manager
-        self._ledger = manager.ledger
+        self._memory = memory
+        self._ledger = memory.ledger
         self._module_hooks = module_hooks
         self._mode = mode
         self._elastic = elastic
@@ -101,7 +101,7 @@ class DispatchSwitch:
         mode_stack.put_back(self._mode, 0)
         self._module_hooks.watch()
         self.lean = False
-        self._manager.end_hold()
+        self._memory.pressure.end_hold()
 
     def training_or_evaluating(self, original: Function) -> Function:
         """torch.nn.Module.train, which `eval` calls, too: no iteration of a script goes on then."""
@@ -136,7 +136,7 @@ class DispatchSwitch:
             return
         if first:
             self._settled = False
-        if first or self._steps_elsewhere() or not self._manager.is_all_held():
+        if first or self._steps_elsewhere() or not self._memory.pressure.is_all_held():
             self.end_phase()
 
     def end_step(self) -> None:
@@ -146,7 +146,7 @@ class DispatchSwitch:
         self.end_phase()
         self._most_zeroed = max(self._most_zeroed, self._zeroed)
         self._ledger.refresh()
-        chunks = self._manager.chunks()
+        chunks = self._memory.arenas.chunks()
         self._settled = chunks <= self._chunks
         self._refused = False
         self._chunks = chunks
@@ -157,8 +157,8 @@ class DispatchSwitch:
 
     def _has_room(self) -> bool:
         # Gradients join the script's own memory with the first phase.
-        more_bytes = 0 if self._phases else self._manager.gradient_bytes
-        return self._elastic.has_headroom(more_bytes) and self._manager.hold_all()
+        more_bytes = 0 if self._phases else self._memory.arenas.gradients.peak_bytes
+        return self._elastic.has_headroom(more_bytes) and self._memory.pressure.hold_all()
 
     def _may_begin(self) -> bool:
         return (

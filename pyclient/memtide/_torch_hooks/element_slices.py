@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.op_schema import LIST_PREFIXES, is_higher_order, written_arguments
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def slices_of(
-    manager: TensorManager, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    memory: ManagedMemory, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Arguments] | None:
     """The arguments of one call for each run of elements between two chunk boundaries of any
     operand, which touches one chunk of each. None: the operation is not element-wise in its
@@ -36,14 +36,14 @@ def slices_of(
     operands = [tensor for tensor in _tensors(values) if tensor.numel() > 1]
     if not operands or not _have_one_dense_layout(operands) or _overlap(operands):
         return None
-    managed = [tensor for tensor in operands if manager.element_places(tensor)]
+    managed = [tensor for tensor in operands if memory.addresses.element_places(tensor)]
     # Nothing is written unless all can be.
     places = len({tensor.data_ptr() for tensor in managed})
-    if places > manager.ledger.budget or any(t.data_ptr() % t.itemsize for t in managed):
+    if places > memory.ledger.budget or any(t.data_ptr() % t.itemsize for t in managed):
         return None
     ends = {operands[0].numel()}
     for tensor in managed:
-        ends.update(_boundaries(manager, tensor))
+        ends.update(_boundaries(memory, tensor))
     if len(ends) == 1:
         return None
 
@@ -107,8 +107,8 @@ def _overlap(tensors: list[torch.Tensor]) -> bool:
     return any(end > start for (_, end), (start, _) in pairwise(spans))
 
 
-def _boundaries(manager: TensorManager, tensor: torch.Tensor) -> range:
+def _boundaries(memory: ManagedMemory, tensor: torch.Tensor) -> range:
     """The elements, counted in memory, with which a tensor's second and later chunks begin."""
-    first = -(tensor.data_ptr() - manager.base) % manager.chunk_bytes
-    step = manager.chunk_bytes // tensor.itemsize
+    first = -(tensor.data_ptr() - memory.addresses.base) % memory.addresses.chunk_bytes
+    step = memory.addresses.chunk_bytes // tensor.itemsize
     return range(first // tensor.itemsize or step, tensor.numel(), step)

@@ -14,24 +14,24 @@ from typing import Any
 
 import torch
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
 
 
 def in_groups(
-    manager: TensorManager, observer: Observer, update: Callable[..., None]
+    memory: ManagedMemory, observer: Observer, update: Callable[..., None]
 ) -> Callable[..., None]:
     """An update function that is called with as many parameters at a time as fit."""
 
     @functools.wraps(update)
     def grouped(params: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
-        ledger = manager.ledger
-        if not ledger.active or not manager.here:
+        ledger = memory.ledger
+        if not ledger.active or not memory.addresses.here:
             update(params, *args, **kwargs)
             return
         values = [params, *args, *kwargs.values()]
         lists = [v for v in values if isinstance(v, list) and len(v) == len(params)]
-        for start, end in _spans(manager, lists, len(params), max(1, ledger.limit)):
+        for start, end in _spans(memory, lists, len(params), max(1, ledger.limit)):
             if ledger.strict:  # Else the step's mode sees each operation.
                 observer.moment("step", update.__name__)
             parts = {id(whole): whole[start:end] for whole in lists}
@@ -47,7 +47,7 @@ def in_groups(
 
 
 def _spans(
-    manager: TensorManager, lists: list[list[Any]], count: int, capacity: int
+    memory: ManagedMemory, lists: list[list[Any]], count: int, capacity: int
 ) -> Iterator[tuple[int, int]]:
     """Runs of parameters whose tensors lie in at most `capacity` chunks; at least one each."""
     start = 0
@@ -56,7 +56,7 @@ def _spans(
         own_chunks: set[int] = set()
         for values in lists:
             if isinstance(values[index], torch.Tensor):
-                own_chunks.update(manager.element_places(values[index]))
+                own_chunks.update(memory.addresses.element_places(values[index]))
         if index > start and len(places | own_chunks) > capacity:
             yield start, index
             start, places = index, set()

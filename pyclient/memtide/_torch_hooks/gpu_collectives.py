@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from memtide._capi.client import Places
 from memtide._memory.leases import KeptLeases
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.collectives import IN_ORDER
 
 # Backends that launch kernels on streams, and access tensors only there.
@@ -54,8 +54,9 @@ class GpuCollectives:
     """The leases of collectives that are not launched, or not complete. One thread starts those of
     one process group, as torch requires; any thread may end them, to make room."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self._manager = manager
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._ledger = memory.ledger
+        self._addresses = memory.addresses
         self._pending: list[_PendingCollective] = []
         self._lock = threading.Lock()  # Guards `_pending`. No collective is awaited under it.
         self._groups: dict[Any, _Group] = {}
@@ -74,7 +75,7 @@ class GpuCollectives:
         @functools.wraps(original)
         def collective(group: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
             coalesced = self._groups.get(group)
-            if not self._manager.here or (coalesced is None and self._is_on_streams(group)):
+            if not self._addresses.here or (coalesced is None and self._is_on_streams(group)):
                 return original(group, first, *args, **kwargs)
             leases = self._keep(name, first, (args, kwargs))
             if leases is None:
@@ -99,7 +100,7 @@ class GpuCollectives:
         def _start_coalescing(group: Any, *args: Any) -> None:
             self._drop_group(group)
             original(group, *args)
-            if self._manager.here:
+            if self._addresses.here:
                 self._groups[group] = _Group()
 
         return _start_coalescing
@@ -111,7 +112,7 @@ class GpuCollectives:
         def _end_coalescing(group: Any, *args: Any) -> Any:
             coalesced = self._groups.pop(group, _Group())
             begun = _PendingCollective(None, coalesced.leases, coalesced.in_order)
-            on_streams = self._manager.here and self._is_on_streams(group)
+            on_streams = self._addresses.here and self._is_on_streams(group)
             try:
                 work = original(group, *args)
                 begun.work = None if on_streams else work
@@ -128,8 +129,8 @@ class GpuCollectives:
         if not first_places and not other_places:
             return None
         if name == "send":
-            return self._manager.ledger.keep(Places(first_places | other_places), Places(()))
-        return self._manager.ledger.keep(Places(other_places), Places(first_places))
+            return self._ledger.keep(Places(first_places | other_places), Places(()))
+        return self._ledger.keep(Places(other_places), Places(first_places))
 
     def _keep_or_end(self, begun: _PendingCollective) -> None:
         if begun.work is None:
@@ -169,10 +170,10 @@ class GpuCollectives:
 
     def _is_on_streams(self, group: Any) -> bool:
         try:
-            return group._get_backend(self._manager.device).name() in _ON_STREAMS
+            return group._get_backend(self._addresses.device).name() in _ON_STREAMS
         except RuntimeError:  # It has none for this device.
             return False
 
     def _places(self, values: Any) -> set[int]:
         tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-        return {place for tensor in tensors for place in self._manager.element_places(tensor)}
+        return {place for tensor in tensors for place in self._addresses.element_places(tensor)}

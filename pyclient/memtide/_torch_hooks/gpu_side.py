@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from memtide._memory.device_oom import AllocatorLimit, DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import device_guards, patches
 from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.device_side import DeviceSide
@@ -33,30 +33,30 @@ class GpuSide(DeviceSide):
     leaves: LeafModules
     switch: DispatchSwitch
 
-    def __init__(self, manager: TensorManager, limit: AllocatorLimit | None) -> None:
+    def __init__(self, memory: ManagedMemory, limit: AllocatorLimit | None) -> None:
         """`limit`: that of the script's own device memory; None: there is none."""
-        self._manager = manager
+        self._memory = memory
         self._has_stepped = False
-        self.elastic = DeviceOomHandler(manager, limit)
-        self.compiled = CompiledLeases(manager, self.elastic)
-        self.collectives = GpuCollectives(manager)
+        self.elastic = DeviceOomHandler(memory, limit)
+        self.compiled = CompiledLeases(memory, self.elastic)
+        self.collectives = GpuCollectives(memory)
 
     def open(self, module_hooks: ModuleHooks, steps_elsewhere: Callable[[], bool]) -> None:
         """Begins. `steps_elsewhere`: as for DispatchSwitch. FailedPrecondition: the script has
         chosen its GPUs too late."""
-        manager = self._manager
-        device_guards.check_visible_devices(manager.client.visible_devices)
-        device_guards.warn_of_late_settings(manager.client.cuda_settings)
+        memory = self._memory
+        device_guards.check_visible_devices(memory.client.visible_devices)
+        device_guards.warn_of_late_settings(memory.client.cuda_settings)
         if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
             torch._dynamo.reset()
         OwnMode.compiles = patches.can_compile()
-        self._mode = LeaseDispatchMode(manager, self.elastic)
+        self._mode = LeaseDispatchMode(memory, self.elastic)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
-        manager.ledger.under_dispatch = True
+        memory.ledger.under_dispatch = True
         self.switch = DispatchSwitch(
-            manager, module_hooks, self._mode, self.elastic, steps_elsewhere
+            memory, module_hooks, self._mode, self.elastic, steps_elsewhere
         )
-        self.leaves = LeafModules(manager, module_hooks, self.elastic)
+        self.leaves = LeafModules(memory, module_hooks, self.elastic)
 
     def begin_iteration(self) -> None:
         self.leaves.begin_iteration()
@@ -77,7 +77,7 @@ class GpuSide(DeviceSide):
         step.is_lean = self.switch.lean
         if not self._has_stepped:  # Set after torch was imported, perhaps.
             self._has_stepped = True
-            device_guards.warn_of_late_settings(self._manager.client.cuda_settings)
+            device_guards.warn_of_late_settings(self._memory.client.cuda_settings)
 
     def end_failed_step(self) -> None:
         self.switch.end_phase()
@@ -91,4 +91,4 @@ class GpuSide(DeviceSide):
         self.leaves.close()
         self.switch.end_phase()
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._manager.ledger.under_dispatch = False
+        self._memory.ledger.under_dispatch = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def unscaling(
-    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., Any]
+    memory: ManagedMemory, speculative: SpeculativeSteps, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """torch.amp.GradScaler._unscale_grads_."""
 
@@ -39,8 +39,8 @@ def unscaling(
             result = original(scaler, optimizer, inv_scale, *args, **kwargs)
             # A chunk's version counts write leases. What writes to gradients next, as clipping
             # does, would use those that scaling has left here, and go unnoticed.
-            manager.ledger.release_all()
-            manager.client.flush()
+            memory.ledger.release_all()
+            memory.client.flush()
             return result
 
     return _unscale_grads_

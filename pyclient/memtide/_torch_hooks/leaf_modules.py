@@ -35,7 +35,7 @@ from torch.nn.modules import module as torch_modules
 
 from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler, is_shortage
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
@@ -61,10 +61,10 @@ class LeafModules:
     """The leaf modules of one process. Its replacements may be called in any thread."""
 
     def __init__(
-        self, manager: TensorManager, module_hooks: ModuleHooks, elastic: DeviceOomHandler
+        self, memory: ManagedMemory, module_hooks: ModuleHooks, elastic: DeviceOomHandler
     ) -> None:
-        self._manager = manager
-        self._ledger = manager.ledger
+        self._addresses = memory.addresses
+        self._ledger = memory.ledger
         self._module_hooks = module_hooks
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
@@ -129,7 +129,7 @@ class LeafModules:
         """Around one of torch's update functions of optimizers, which accesses its arguments alone:
         without lease dispatch, if none of them is in a chunk."""
         mode = None
-        if touches_none(self._manager, arguments.values()) and self._has_headroom():
+        if touches_none(self._addresses, arguments.values()) and self._has_headroom():
             mode = mode_stack.pop_alone(LeaseDispatchMode)
         try:
             yield
@@ -219,7 +219,7 @@ class LeafModules:
         self._module_hooks.before_backward(known)
         leaf = module()
         if (
-            not self._manager.here
+            not self._addresses.here
             or not self._ledger.active
             or leaf is None
             or not known.is_current(leaf)
@@ -268,7 +268,7 @@ class LeafModules:
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             return False
         try:
-            return not self._manager.in_range(value.data_ptr())
+            return not self._addresses.in_range(value.data_ptr())
         except RuntimeError:  # It only stands for others, as under vmap.
             return False
 

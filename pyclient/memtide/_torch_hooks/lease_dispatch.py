@@ -29,7 +29,7 @@ from memtide._memory.device_oom import (
     is_shortage,
     is_shortage_of_a_library,
 )
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.element_slices import slices_of
 from memtide._torch_hooks.op_schema import (
     are_fake,
@@ -59,10 +59,11 @@ def _places(numbers: frozenset[int]) -> Places:
 class LeaseDispatchMode(OwnMode):
     """Leases for every operation of one thread."""
 
-    def __init__(self, manager: TensorManager, elastic: DeviceOomHandler) -> None:
+    def __init__(self, memory: ManagedMemory, elastic: DeviceOomHandler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._manager = manager
-        self._ledger = manager.ledger
+        self._memory = memory
+        self._addresses = memory.addresses
+        self._ledger = memory.ledger
         self._elastic = elastic
         # While somebody observes: the places that operations have read, and have written.
         self.observed: tuple[set[int], set[int]] | None = None
@@ -78,13 +79,13 @@ class LeaseDispatchMode(OwnMode):
         if types and has_own_dispatch(types):
             # A tensor made of others runs operations on those, which arrive here one by one.
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
-        if only_views(func) or not self._manager.here:
+        if only_views(func) or not self._addresses.here:
             return func(*args, **kwargs)
-        if touches_none(self._manager, args) and (
-            not kwargs or touches_none(self._manager, kwargs.values())
+        if touches_none(self._addresses, args) and (
+            not kwargs or touches_none(self._addresses, kwargs.values())
         ):
             return self._run(func, args, kwargs, _NONE, _NONE)
-        reads, writes = touched_by(self._manager, func, args, kwargs)
+        reads, writes = touched_by(self._addresses, func, args, kwargs)
         if self.observed is not None:
             self.observed[0].update(reads)
             self.observed[1].update(writes)
@@ -94,7 +95,7 @@ class LeaseDispatchMode(OwnMode):
             pieces = pieces_of(func, args, kwargs)
             slices = None
             if pieces is None and len(reads | writes) > self._ledger.budget:
-                slices = slices_of(self._manager, func, args, kwargs)
+                slices = slices_of(self._memory, func, args, kwargs)
             if pieces is None and slices is None:
                 raise self._too_many(func, reads | writes) from error
 
@@ -148,7 +149,7 @@ class LeaseDispatchMode(OwnMode):
             self._ledger.end_use(*places)
 
     def _too_many(self, func: Any, places: set[int]) -> ResourceExhausted:
-        chunk_mib = self._manager.chunk_bytes >> 20
+        chunk_mib = self._addresses.chunk_bytes >> 20
         return ResourceExhausted(
             f"{name_of(func)} touches {len(places)} chunks of {chunk_mib} MiB at once, and this "
             f"session may lease {self._ledger.budget}; enlarge the device pool (--device-pool) or "

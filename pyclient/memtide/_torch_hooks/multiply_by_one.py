@@ -30,7 +30,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.address_map import AddressMap
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
 from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.oversized_operands import OversizedOperandsMode
@@ -42,7 +42,7 @@ _UNINTERESTED = (type(None), LeaseDispatchMode, OversizedOperandsMode)
 
 
 def multiplying(
-    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., torch.Tensor]
+    addresses: AddressMap, speculative: SpeculativeSteps, original: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
     """torch.Tensor.mul_."""
 
@@ -52,7 +52,7 @@ def multiplying(
             len(args) != 1
             or kwargs
             or not _is_one(args[0], speculative)
-            or not _stays(manager, tensor)
+            or not _stays(addresses, tensor)
         ):
             return original(tensor, *args, **kwargs)
         increment_version(tensor)
@@ -62,7 +62,7 @@ def multiplying(
 
 
 def multiplying_lists(
-    manager: TensorManager, speculative: SpeculativeSteps, original: Callable[..., Any]
+    addresses: AddressMap, speculative: SpeculativeSteps, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """torch._foreach_mul_: what is not in chunks is still multiplied."""
 
@@ -72,7 +72,7 @@ def multiplying_lists(
             return original(tensors, *args, **kwargs)
         if not _is_one(args[0], speculative):
             return original(tensors, *args, **kwargs)
-        unchanged = [tensor for tensor in tensors if _stays(manager, tensor)]
+        unchanged = [tensor for tensor in tensors if _stays(addresses, tensor)]
         if not unchanged:
             return original(tensors, *args, **kwargs)
         known = set(map(id, unchanged))
@@ -100,10 +100,10 @@ def _is_one(factor: Any, speculative: SpeculativeSteps) -> bool:
         return False
 
 
-def _stays(manager: TensorManager, tensor: Any) -> bool:
+def _stays(addresses: AddressMap, tensor: Any) -> bool:
     """Whether a tensor is in chunks, and times 1 it is what it is."""
     try:
-        if not isinstance(tensor, torch.Tensor) or not manager.manages(tensor):
+        if not isinstance(tensor, torch.Tensor) or not addresses.manages(tensor):
             return False
     except RuntimeError:  # It has no memory.
         return False

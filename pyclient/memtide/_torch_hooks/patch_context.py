@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._memory.device_oom import DeviceOomHandler
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.collectives import Collectives
@@ -29,7 +29,7 @@ class Context:
     """Those of one runtime."""
 
     runs: frozenset[When]
-    manager: TensorManager
+    memory: ManagedMemory
     module_hooks: ModuleHooks
     observer: Observer
     offloaded: OffloadedSteps

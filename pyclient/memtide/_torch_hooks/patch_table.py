@@ -45,7 +45,7 @@ def _update_function(module: str, name: str, until: Version | None) -> Patch:
         owner=f"torch.optim.{module}",
         name=name,
         why="its lists go in groups that fit, so that each state passes once",
-        make=lambda c: partial(foreach_batching.in_groups, c.manager, c.observer),
+        make=lambda c: partial(foreach_batching.in_groups, c.memory, c.observer),
         until=until,
         absent=f"{name} over more than fits: each state passes many times in a step",
     )
@@ -56,7 +56,7 @@ def _offloading(form: FunctionalSignature, context: Context) -> Maker:
 
 
 def _multiplying(make: Callable[..., Any], context: Context) -> Maker:
-    return partial(make, context.manager, context.offloaded.speculative)
+    return partial(make, context.memory.addresses, context.offloaded.speculative)
 
 
 def _leasing(name: str, context: Context) -> Maker:
@@ -71,7 +71,7 @@ def _grouping(
 
 
 def _reducing(make: Callable[..., Any], context: Context) -> Maker:
-    return partial(make, context.manager)
+    return partial(make, context.memory)
 
 
 def _switching(make: Callable[..., Function], context: Context) -> Maker:
@@ -95,7 +95,7 @@ def _starting_threads(context: Context) -> Maker:
     def starting(original: Function) -> Function:
         if context.out_of_memory is not None:
             original = device_guards.starting_threads(
-                context.manager, context.out_of_memory, original
+                context.memory, context.out_of_memory, original
             )
         return context.saved_tensors.starting_threads(original)
 
@@ -184,7 +184,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.amp.grad_scaler:GradScaler",
         name="_unscale_grads_",
         why="gradients times the inverse scale are known during backward",
-        make=lambda c: partial(grad_scaler.unscaling, c.manager, c.offloaded.speculative),
+        make=lambda c: partial(grad_scaler.unscaling, c.memory, c.offloaded.speculative),
         absent="steps under a GradScaler are not speculative",
     ),
     *(
@@ -238,7 +238,7 @@ PATCHES: tuple[Patch, ...] = (
             owner=_SHARDED,
             name=name,
             why="it makes the tensors of this rank's part of a parameter, which are adopted",
-            make=lambda c: partial(fsdp.making, c.manager),
+            make=lambda c: partial(fsdp.making, c.memory),
             when=When.EVERYTHING,
             since=(2, 6),
             absent="parameters that fully_shard shards stay in ordinary memory",
@@ -301,7 +301,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.serialization",
         name="_save",
         why="a system call cannot read chunks that are not mapped: they are copied first",
-        make=lambda c: partial(torch_save.saving_through_copies, c.manager),
+        make=lambda c: partial(torch_save.saving_through_copies, c.memory.addresses),
         when=When.NO_KERNEL_FAULTS,
     ),
     Patch(
@@ -321,7 +321,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch._tensor_str",
         name="_str",
         why="it reads elements with all dispatch modes off",
-        make=lambda c: partial(device_guards.printing, c.manager),
+        make=lambda c: partial(device_guards.printing, c.memory),
         when=When.GPU,
     ),
     # What autograd saves.
@@ -398,7 +398,7 @@ PATCHES: tuple[Patch, ...] = (
             owner=module,
             name="_lazy_init",
             why="CUDA does not work in a child that is forked after memtide has begun to use it",
-            make=lambda c: partial(device_guards.initializing, c.manager),
+            make=lambda c: partial(device_guards.initializing, c.memory),
             when=When.GPU,
             absent="the advice for a forked child that uses CUDA",
         )

@@ -25,7 +25,7 @@ from memtide._capi.client import Client, Kind
 from memtide._daemon.training import Training
 from memtide._memory.adoption import adopt
 from memtide._memory.leases import LeaseLedger
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.rank_values import RankValues
@@ -84,26 +84,26 @@ class Runtime:
         client.lost.names_in = self.names.parameters_in
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
         self.observer = self._make_reporter(observer, budget)
-        self.manager = TensorManager(client, self.ledger, lambda: self.offloaded.see_thread())
+        self.memory = ManagedMemory(client, self.ledger, lambda: self.offloaded.see_thread())
         limit = budget if budget is not None and budget.limits_device else None
-        self._gpu = GpuSide(self.manager, limit) if self.ledger.strict else None
-        self._device: DeviceSide = self._gpu or HostSide(self.manager)
-        self._resumed_job = ResumedJob(self.manager, stepping.manifest) if stepping.commit else None
+        self._gpu = GpuSide(self.memory, limit) if self.ledger.strict else None
+        self._device: DeviceSide = self._gpu or HostSide(self.memory)
+        self._resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         self.module_hooks = ModuleHooks(
-            self.manager,
+            self.memory,
             self.observer,
             self.managed,
             self.names,
             self._device,
             self.offloaded.speculative.gradient_accumulated,
         )
-        self.states = SteppedStates(self.manager, self.managed, self.module_hooks.adopted)
+        self.states = SteppedStates(self.memory, self.managed, self.module_hooks.adopted)
         self._opens_activations = allowance is not None or chosen.are_made
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
         self.activations = Activations(
-            self.manager,
+            self.memory,
             allowance or (lambda: UNLIMITED_BYTES),
             lambda: LaterPatches(self._attributes),
             self.observer.moments,
@@ -113,7 +113,7 @@ class Runtime:
         if budget is not None:
             budget.watch(self.activations)
             self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
-        self.regions = CompiledRegions(self.manager, self.module_hooks, self._before_forward)
+        self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)
         self._stepping: set[int] = set()  # The threads that step.
         self.blocks = self._record_blocks() if stepping.records_blocks else None
         self._phases = self._make_phases(shares_contents)
@@ -131,7 +131,7 @@ class Runtime:
 
     def _make_offloaded_steps(self, training: Training | None) -> OffloadedSteps:
         return OffloadedSteps(
-            self.manager,
+            self.memory,
             self.observer,
             training,
             job=self._resumed_job,
@@ -145,10 +145,10 @@ class Runtime:
         phases = (
             self.blocks,
             self.module_hooks,
-            self.manager,
+            self.memory.pressure,
             # Ranks without a device compare all that they step (_optimizer_step/rank_parts.py).
             RankValues(self.names.parameter_at) if on_device else None,
-            CommonParameters(self.manager, on_device=on_device) if shares_contents else None,
+            CommonParameters(self.memory, on_device=on_device) if shares_contents else None,
             self._device,
             self._resumed_job,
             self.states,
@@ -181,7 +181,7 @@ class Runtime:
         self._undo.append(self._device.close)  # It may put module hooks back, and so goes first.
         context = Context(
             runs=runs,
-            manager=self.manager,
+            memory=self.memory,
             module_hooks=self.module_hooks,
             observer=self.observer,
             offloaded=self.offloaded,
@@ -276,7 +276,7 @@ class Runtime:
         self._stepping.add(thread)
         try:
             if watched:
-                mode = StepDispatchMode(self.manager, self.observer)
+                mode = StepDispatchMode(self.memory, self.observer)
                 self.offloaded.begin(optimizer, mode.close)
                 with contextlib.closing(mode), mode:
                     yield
@@ -300,7 +300,7 @@ class Runtime:
     def adopt_apart(self, parameter: torch.Tensor, row: int) -> None:
         """Moves a parameter into chunks that have those of the same `row` only, 1 or 2, and none of
         a model's own."""
-        adopt(self.manager, parameter, Kind.PARAMETER, row)
+        adopt(self.memory, parameter, Kind.PARAMETER, row)
 
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.module_hooks.adopt_parameter(parameter)
@@ -331,7 +331,7 @@ class Runtime:
         return self.searched_plans
 
     def _record_blocks(self) -> BlockRecording:
-        return BlockRecording(self.manager, lambda: bool(self._stepping))
+        return BlockRecording(self.memory.arenas, lambda: bool(self._stepping))
 
     def _steps_elsewhere(self) -> bool:
         return self._resumed_job is not None or self.offloaded.in_parts
@@ -352,7 +352,7 @@ _current: Runtime | None = None
 
 def current() -> Runtime | None:
     """This process's runtime, if one is started; None in a forked child."""
-    return _current if _current is not None and _current.manager.here else None
+    return _current if _current is not None and _current.memory.addresses.here else None
 
 
 def start(

@@ -16,7 +16,7 @@ import torch
 
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.lease_window import LeaseWindow
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.op_schema import (
     are_fake,
@@ -42,11 +42,12 @@ _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
 class StepDispatchMode(OwnMode):
     """Active while one optimizer steps."""
 
-    def __init__(self, manager: TensorManager, observer: Observer) -> None:
+    def __init__(self, memory: ManagedMemory, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._manager = manager
+        self._memory = memory
+        self._addresses = memory.addresses
         self._observer = observer
-        self._window = LeaseWindow(manager.ledger)
+        self._window = LeaseWindow(memory.ledger)
         self._born: Counter[int] = Counter()  # After the image of each tensor, by its address.
 
     def __torch_dispatch__(
@@ -61,7 +62,7 @@ class StepDispatchMode(OwnMode):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if func in _LIKE_OPERATIONS and self._creates_state(args, kwargs):
             return self._create_state(func, args, kwargs)
-        if not self._manager.ledger.active or self._manager.ledger.strict:
+        if not self._memory.ledger.active or self._memory.ledger.strict:
             # Strict: lease dispatch below leases, and larger pieces.
             return run(func, args, kwargs)
         pieces = pieces_of(func, args, kwargs)
@@ -78,8 +79,8 @@ class StepDispatchMode(OwnMode):
         return (
             not torch.is_grad_enabled()  # Enabled: the closure's forward pass, not the update.
             and source.numel() * source.itemsize >= SMALLEST_BYTES
-            and self._manager.manages(source)
-            and kwargs.get("device") in (None, self._manager.device)
+            and self._addresses.manages(source)
+            and kwargs.get("device") in (None, self._addresses.device)
             and kwargs.get("layout") in (None, torch.strided)
             and not kwargs.get("pin_memory")
         )
@@ -94,16 +95,14 @@ class StepDispatchMode(OwnMode):
         layout = {key: kwargs[key] for key in ("dtype", "memory_format") if key in kwargs}
         row = self._born[source.data_ptr()]
         self._born[source.data_ptr()] += 1
-        born = self._manager.new_state(_aten.empty_like.default(shadow, **layout), row, source)
-        if self._manager.ledger.active and not self._manager.ledger.strict:
-            manager = self._manager
-            self._window.need(
-                set(manager.element_places(source)), set(manager.element_places(born))
-            )
+        born = self._memory.allocator.state(_aten.empty_like.default(shadow, **layout), row, source)
+        if self._memory.ledger.active and not self._memory.ledger.strict:
+            places_of = self._addresses.element_places
+            self._window.need(set(places_of(source)), set(places_of(born)))
         return _LIKE_OPERATIONS[func](born, *args)
 
     def _run_leased(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reads, writes = touched_by(self._manager, func, args, kwargs)
+        reads, writes = touched_by(self._addresses, func, args, kwargs)
         if (reads or writes) and not self._window.holds(reads, writes):
             self._observer.moment("step", name_of(func))
             self._window.need(reads, writes)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.module_hooks import ManagedParameters
 from memtide._util.step_phase import Step, StepPhase
 
@@ -21,12 +21,12 @@ class SteppedStates(StepPhase):
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         managed: ManagedParameters,
         adopted: Callable[[], list[torch.Tensor]],
     ) -> None:
         """`adopted`: the parameters that are in chunks."""
-        self._manager = manager
+        self._memory = memory
         self._managed = managed
         self._adopted = adopted
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -35,7 +35,7 @@ class SteppedStates(StepPhase):
 
     def before_step(self, step: Step) -> None:
         if step.is_first:
-            self._manager.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
+            self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:
             self.adopt(step.optimizer)
         if step.is_first:
@@ -52,7 +52,7 @@ class SteppedStates(StepPhase):
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
             if parameter in self._managed:
-                adopt_state_of(self._manager, parameter, state)
+                adopt_state_of(self._memory, parameter, state)
 
     def expected_parameters(self) -> list[Parameter]:
         """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
@@ -64,9 +64,8 @@ class SteppedStates(StepPhase):
         for parameter in self._adopted():
             size_bytes = parameter.untyped_storage().nbytes()
             of_optimizers = [optimizer.state.get(parameter) for optimizer in self.optimizers]
-            states = tuple(
-                t.nbytes for state in of_optimizers for t in self._manager.managed_in(state)
-            )
+            managed_in = self._memory.addresses.managed_in
+            states = tuple(t.nbytes for state in of_optimizers for t in managed_in(state))
             one = Parameter(size_bytes, trained=parameter.requires_grad)
             listed.append(replace(one, states=states) if born else one)
         return listed

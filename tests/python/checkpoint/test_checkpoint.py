@@ -195,7 +195,7 @@ def test_a_checkpoint_is_written_before_a_step_that_fits_again(
 ) -> None:
     model, optimizer, expected, checkpoint = begin_checkpoint(runtime, tmp_path / "a.safetensors")
     runtime.offloaded.always = False
-    monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
+    monkeypatch.setattr(runtime.memory.pressure, "overflows", lambda: False)
     train(model, optimizer, 1)
     assert runtime.offloaded.steps == 2
     assert checkpoint.done
@@ -229,11 +229,11 @@ def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_
     checkpoint = memtide.checkpoint(tmp_path / "last", model, optimizer)
     del model, optimizer
     gc.collect()
-    runtime.manager.trim_all()
+    runtime.memory.pressure.trim_all()
     runtimes.stop()
     assert_holds(checkpoint.path, expected)
-    runtime.manager.trim_all()
-    assert runtime.manager.chunks() == 0
+    runtime.memory.pressure.trim_all()
+    assert runtime.memory.arenas.chunks() == 0
 
 
 def test_a_script_that_ends_before_another_step_has_its_checkpoint(
@@ -260,15 +260,15 @@ def test_who_waits_before_another_step_has_the_file(runtime: Runtime, tmp_path: 
 
 def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_path: Path) -> None:
     model = network()
-    live = runtime.manager.live()
+    live = runtime.memory.arenas.storages.live()
     for turn in range(2):
         memtide.checkpoint(tmp_path / str(turn), model)
-        assert runtime.manager.live() == live
+        assert runtime.memory.arenas.storages.live() == live
     del model
     gc.collect()
-    assert runtime.manager.live() == []
-    runtime.manager.trim()
-    assert runtime.manager.chunks() == 0
+    assert runtime.memory.arenas.storages.live() == []
+    runtime.memory.pressure.trim()
+    assert runtime.memory.arenas.chunks() == 0
 
 
 def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_an_interrupt_ends_more_than_the_file(
 
     monkeypatch.setattr(checkpoint, "_write_header", interrupted)
     runtime.offloaded.always = False
-    monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
+    monkeypatch.setattr(runtime.memory.pressure, "overflows", lambda: False)
     with pytest.raises(KeyboardInterrupt):  # Raised by the step that writes the checkpoint first.
         train(model, optimizer, 1)
     assert checkpoint.done

@@ -111,8 +111,8 @@ def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
         model(torch.randn(2, 2).bfloat16()).sum().backward()
         optimizer.step()
     bias, weight = optimizer.state[model.bias], optimizer.state[model.weight]
-    assert not runtime.manager.managed_in(bias)
-    assert len(runtime.manager.managed_in(weight)) == 3
+    assert not runtime.memory.addresses.managed_in(bias)
+    assert len(runtime.memory.addresses.managed_in(weight)) == 3
     assert not runtime.offloaded.here
 
 
@@ -124,7 +124,7 @@ def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime)
     for _ in range(2):
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    assert len(runtime.manager.managed_in(optimizer.state[parameter])) == 2
+    assert len(runtime.memory.addresses.managed_in(optimizer.state[parameter])) == 2
     assert "AdamW steps in the script's thread" in runtime.offloaded.here
 
 
@@ -322,9 +322,9 @@ def test_twins_are_given_back_when_the_runtime_ends() -> None:
     runtime = runtimes.start(client, Observer(), adopt_everything=True)
     model = network()
     train(model, torch.optim.AdamW(model.parameters()))
-    assert len(client.kinds) > runtime.manager.chunks()
+    assert len(client.kinds) > runtime.memory.arenas.chunks()
     runtimes.stop()
-    assert len(client.kinds) == runtime.manager.chunks()
+    assert len(client.kinds) == runtime.memory.arenas.chunks()
 
 
 @pytest.mark.usefixtures("by_the_daemon")

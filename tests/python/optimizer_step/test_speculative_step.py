@@ -130,7 +130,7 @@ def test_nothing_is_left_when_the_runtime_ends_during_an_attempt() -> None:
     finally:
         runtimes.stop()
     assert not [t for t in threading.enumerate() if t.name.startswith("memtide-step")]
-    assert len(run.client.kinds) == run.runtime.manager.chunks()  # No shadow chunk is left.
+    assert len(run.client.kinds) == run.runtime.memory.arenas.chunks()  # No shadow chunk is left.
 
 
 def test_backward_does_not_wait_for_what_is_made(run: Run) -> None:

@@ -328,7 +328,7 @@ def test_a_layer_that_a_script_shards_is_sharded_with_all_others(
         )
         assert shard._sharded_param_data.data_ptr() == weight._local_tensor.data_ptr()
         for tensor in (weight, optimizer.state[weight]["momentum_buffer"]):
-            assert runtime.manager.manages(tensor._local_tensor)
+            assert runtime.memory.addresses.manages(tensor._local_tensor)
 
 
 def test_layers_that_are_to_be_sharded_unlike_are_refused(mesh: Any, lines: list[str]) -> None:

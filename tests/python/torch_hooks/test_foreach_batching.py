@@ -74,7 +74,7 @@ def test_what_fits_goes_in_one_call() -> None:
     )
     try:
         layer = nn.Linear(16, 16)
-        wrapped = foreach_batching.in_groups(runtime.manager, runtime.observer, update)
+        wrapped = foreach_batching.in_groups(runtime.memory, runtime.observer, update)
         wrapped([layer.weight, layer.bias], scale=2.0)
         wrapped([], scale=2.0)
     finally:

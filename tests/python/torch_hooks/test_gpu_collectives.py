@@ -90,7 +90,7 @@ def streams(collectives: GpuCollectives) -> Group:
 
 
 def places(runtime: Runtime, *tensors: torch.Tensor) -> set[int]:
-    return {place for tensor in tensors for place in runtime.manager.span_places(tensor)}
+    return {place for tensor in tensors for place in runtime.memory.addresses.span_places(tensor)}
 
 
 def test_a_backends_own_threads_have_leases_until_the_collective_is_complete(
