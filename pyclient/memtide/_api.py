@@ -153,6 +153,7 @@ def offload(
                 budget=MemoryBudget(_bytes(device_memory), _bytes(host_memory)),
                 chunk_bytes=_bytes(chunk_size) or 0,
                 parameters=parameters,
+                names_in=runtimes.parameters_in,
             )
         )
     recorder = Recorder(_connection.client, _connection.socket_dir)
@@ -210,11 +211,14 @@ def checkpoint(
             for name, value in state.items()
             if isinstance(value, torch.Tensor)
         ]
-    manages = runtime.memory.addresses.manages if runtime is not None else lambda _: False
-    checkpoint_file = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
+    file = Path(path).absolute()
     if runtime is not None:
-        runtime.offloaded.write(checkpoint_file)
+        entries = entries_of(tensors, runtime.memory.addresses.manages)
+        offloaded = runtime.offloaded
+        checkpoint_file = Checkpoint(file, entries, offloaded.checkpoints.write_if_awaited)
+        offloaded.write(checkpoint_file)
     else:
+        checkpoint_file = Checkpoint(file, entries_of(tensors, lambda _: False))
         checkpoint_file.write(lambda _address, _size_bytes: iter(()))
     if checkpoint_file.done:
         checkpoint_file.wait()  # Raises the error that writing the file raised.

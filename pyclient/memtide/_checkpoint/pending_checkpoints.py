@@ -24,7 +24,7 @@ class PendingCheckpoints:
     def __init__(self, memory: ManagedMemory) -> None:
         self._memory = memory
         self._addresses = memory.addresses
-        self._requested: list[Checkpoint] = []
+        self._requested: dict[Checkpoint, int] = {}  # With the thread that trains.
         self._read_in_place: set[int] = set()  # Places that the writer reads in place.
         self._writer: threading.Thread | None = None
         self._at_exit = False
@@ -36,26 +36,24 @@ class PendingCheckpoints:
 
     def request(self, checkpoint: Checkpoint) -> None:
         """Requests that `checkpoint` is written from what the next step replaces."""
-        self._requested.append(checkpoint)
-        training_thread = threading.get_ident()
-
-        def write_if_awaited() -> None:
-            # While the thread that trains waits here, no next step can come, so it writes the file
-            # itself. Any other thread waits for that next step.
-            if threading.get_ident() == training_thread and checkpoint in self._requested:
-                self.write_now()
-
-        checkpoint.write_if_awaited = write_if_awaited
+        self._requested[checkpoint] = threading.get_ident()
         if not self._at_exit:
             self._at_exit = True
             atexit.register(self.write_now)
+
+    def write_if_awaited(self, checkpoint: Checkpoint) -> None:
+        """Called by a thread that is about to wait for a checkpoint. While the thread that trains
+        waits, no next step can come, so it writes the file itself. Any other thread waits for that
+        next step."""
+        if self._requested.get(checkpoint) == threading.get_ident():
+            self.write_now()
 
     def write_now(self) -> None:
         """Writes the requested checkpoints in this thread, from the present content, and waits for
         the writer. Call it before chunks are changed in place."""
         if self._requested or self._read_in_place:
             self.wait()
-        checkpoints, self._requested = self._requested, []
+        checkpoints, self._requested = self._requested, {}
         for checkpoint in checkpoints:
             checkpoint.write(lambda address, size: self._read(address, size, {}))
 
@@ -75,7 +73,7 @@ class PendingCheckpoints:
     def start_writing(self, shadows: Mapping[int, int]) -> None:
         """Starts the writer after a commit. `shadows` maps places to those of their shadow chunks,
         which hold the old content. This object frees them when it is written."""
-        checkpoints, self._requested = self._requested, []
+        checkpoints, self._requested = self._requested, {}
         needed = {
             place
             for checkpoint in checkpoints

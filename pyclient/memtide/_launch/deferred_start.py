@@ -114,6 +114,11 @@ def is_in_chunks() -> Callable[[torch.Tensor], bool] | None:
     return _runtime.memory.addresses.manages if _runtime is not None else None
 
 
+def parameters_in(start: int, end: int) -> list[str]:
+    """The names of the parameters that have bytes in [start, end), as far as they are known."""
+    return _runtime.names.parameters_in(start, end) if _runtime is not None else []
+
+
 def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
     """The latest plan of activations, and the profile that it was made of; None: there is none."""
     plans = _runtime.searched_plans if _runtime is not None else None

@@ -192,7 +192,12 @@ class Managed:
     def _open(self) -> None:
         self._rank = ranks.of_this_process()
         options, own = self._options, self._options.request
-        own = replace(own, ranks=self._rank.local_count, rank=self._rank.local)
+        own = replace(
+            own,
+            ranks=self._rank.local_count,
+            rank=self._rank.local,
+            names_in=deferred_start.parameters_in,
+        )
         reached = self._reached or reach(own)
         request = replace(own, budget=reached.request.budget)
         # All of a private daemon is this process's if no other one knows it.

@@ -104,7 +104,7 @@ class OffloadedSteps:
         commit = functools.partial(self._commit, None)
         self._unstepped = UnsteppedParameters(memory.arenas, self.calls, self._shadows, commit)
         self._training = training
-        self._checkpoints = PendingCheckpoints(memory)
+        self.checkpoints = PendingCheckpoints(memory)
         self.speculative = SpeculativeSteps(memory, self.calls, self._shadows)
         self._present = PresentStep()
         # By the optimizer, the thread that has stepped it last.
@@ -166,7 +166,7 @@ class OffloadedSteps:
                 self.speculative.allowed = False
             self._present.undo = Undo()
             if not self._prefers_parts():
-                self._checkpoints.write_now()
+                self.checkpoints.write_now()
         else:
             self._note_here(optimizer)
 
@@ -234,15 +234,15 @@ class OffloadedSteps:
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
         step, or at once if there is none because this process steps."""
-        self._checkpoints.request(checkpoint)
+        self.checkpoints.request(checkpoint)
         if not self.allowed or self.here or not self.steps or not self._prefers_parts():
-            self._checkpoints.write_now()
+            self.checkpoints.write_now()
 
     def close(self) -> None:
         """Ends what is in flight and frees the shadow chunks."""
         self.speculative.close()
-        self._checkpoints.write_now()
-        self._checkpoints.wait()
+        self.checkpoints.write_now()
+        self.checkpoints.wait()
         self.calls.close()
         self._shadows.free()
 
@@ -348,7 +348,7 @@ class OffloadedSteps:
         most = self._memory.client.limits.chunks_per_call
         if len(kinds) > most:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
-        self._checkpoints.before_step(kinds)
+        self.checkpoints.before_step(kinds)
         try:
             versions = self._versions(kinds)
             speculative = self.speculative.take(self._present.optimizer)
@@ -364,9 +364,9 @@ class OffloadedSteps:
             self.speculative.forget()
             self._shadows.free()
             raise
-        if self._checkpoints.wanted:
+        if self.checkpoints.wanted:
             self._shadows.release_ownership(shadows)
-            self._checkpoints.start_writing(shadows)
+            self.checkpoints.start_writing(shadows)
         self.steps += 1
         self._stepped = kinds.keys()
         self.speculative.learn(self._present.optimizer, stepped, kinds, copies)
@@ -382,7 +382,7 @@ class OffloadedSteps:
             return self._shadows.of(kinds)
         except ResourceExhausted:
             self._memory.pressure.trim_all()
-            self._checkpoints.wait()
+            self.checkpoints.wait()
             return self._shadows.of(kinds)
 
     def _versions(self, kinds: dict[int, Kind]) -> list[tuple[int, int]]:
@@ -426,7 +426,7 @@ class OffloadedSteps:
             list(shadows),
             list(shadows.values()),
             self._job.manifest_bytes(stepping, self.here),
-            keep_old_content=self._checkpoints.wanted and bool(shadows),
+            keep_old_content=self.checkpoints.wanted and bool(shadows),
             with_all_ranks=with_all_ranks and self._has_ranks,
             if_unwritten=with_all_ranks and not self.calls.shares,
         )
@@ -444,7 +444,7 @@ class OffloadedSteps:
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
         to."""
-        self._checkpoints.write_now()
+        self.checkpoints.write_now()
         if self.here:
             return
         self.here = f"{type(optimizer).__name__} steps in the script's thread"

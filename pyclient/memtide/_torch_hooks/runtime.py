@@ -81,7 +81,6 @@ class Runtime:
         self._everything = adopt_everything
         self.managed = ManagedParameters(everything=adopt_everything)
         self.names = ModuleNames()
-        client.lost.names_in = self.names.parameters_in
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
         self.observer = self._make_reporter(observer, budget)
         self.memory = ManagedMemory(client, self.ledger, lambda: self.offloaded.see_thread())
@@ -348,11 +347,17 @@ class Runtime:
 
 
 _current: Runtime | None = None
+_latest_names = ModuleNames()  # Stay when that runtime stops: tensors leave its chunks then.
 
 
 def current() -> Runtime | None:
     """This process's runtime, if one is started; None in a forked child."""
     return _current if _current is not None and _current.memory.addresses.here else None
+
+
+def parameters_in(start: int, end: int) -> list[str]:
+    """The names that the latest runtime knows of parameters with bytes in [start, end)."""
+    return _latest_names.parameters_in(start, end)
 
 
 def start(
@@ -375,7 +380,7 @@ def start(
     `shared_layers`: those that are to share their parameters. `say` is called with each plan of
     activations, in a line. REQUIRES: there is no runtime; everything is adopted, if steps are
     committed."""
-    global _current
+    global _current, _latest_names
     assert _current is None
     runtime = Runtime(
         client,
@@ -390,6 +395,7 @@ def start(
         budget=budget,
         say=say,
     )
+    _latest_names = runtime.names
     runtime.install()
     _current = runtime
     return runtime

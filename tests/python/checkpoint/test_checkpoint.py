@@ -87,7 +87,7 @@ class Gate:
 
     def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
         """Opens the gate as soon as a thread waits for a checkpoint to be written."""
-        pending = runtime.offloaded._checkpoints
+        pending = runtime.offloaded.checkpoints
         wait = pending.wait
 
         def opening() -> bool:
@@ -118,7 +118,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert checkpoint.wait(60)
     assert checkpoint.written_bytes == checkpoint.total_bytes
     assert_holds(checkpoint.path, expected)
-    runtime.offloaded._checkpoints.wait()
+    runtime.offloaded.checkpoints.wait()
     assert (
         len(runtime.client.kinds) <= chunks + 2
     )  # The shadow chunks that held the checkpoint are freed.
