@@ -10,7 +10,7 @@ from memtide._activations.plan import ActivationPlan
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._daemon.training import Training
-from memtide._launch.sharing import Sharing
+from memtide._launch.sharing import LayerSharing, Sharing
 from memtide._memory.chunk_size import Parameter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.stepping import Stepping
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from memtide._resume.agree_across_nodes import Exchange
     from memtide._torch_hooks.runtime import Runtime
-    from memtide._torch_hooks.shared_layers import SharedLayers
 
 _runtime: Runtime | None = None
+_shared_layers: LayerSharing | None = None
 
 
 def install(
@@ -51,11 +51,10 @@ def install(
     def start() -> Runtime:
         from memtide._activations.choices_by_block import ChoicesByBlock
         from memtide._torch_hooks import runtime
-        from memtide._torch_hooks.shared_layers import SharedLayers
 
-        shared = _runtime.shared_layers if _runtime is not None else None
-        if sharing is not None and shared is None:
-            shared = SharedLayers(sharing.path, sharing.delink_at_step, say)
+        global _shared_layers
+        if sharing is not None and _shared_layers is None:
+            _shared_layers = sharing.start(say)
         return runtime.start(
             client,
             observer,
@@ -63,7 +62,7 @@ def install(
             chosen=ChoicesByBlock(activations, say) if activations else None,
             training=training,
             shares_contents=shares_contents,
-            shared_layers=shared,
+            first_phases=() if _shared_layers is None else (_shared_layers,),
             stepping=stepping,
             budget=budget,
             say=say,
@@ -91,21 +90,21 @@ def go_on_from(exchange: Exchange) -> None:
 def end() -> bool:
     """Removes all hooks from torch and ends the session. Returns False, and does nothing, if torch
     has not been imported. REQUIRES: no tensor is in chunks."""
-    global _runtime
+    global _runtime, _shared_layers
     from memtide._torch_hooks import runtime
 
     if _runtime is None:
         return False
     runtime.stop()
     _runtime.client.close()
-    _runtime = None
+    _runtime = _shared_layers = None
     return True
 
 
-def shared_layers() -> SharedLayers | None:
+def shared_layers() -> LayerSharing | None:
     """The layers that share by the options of the run; None: none do, or the script has no
     parameter yet."""
-    return _runtime.shared_layers if _runtime is not None else None
+    return _shared_layers
 
 
 def is_in_chunks() -> Callable[[torch.Tensor], bool] | None:

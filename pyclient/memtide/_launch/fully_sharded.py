@@ -22,7 +22,7 @@ def watch(patches: LaterPatches) -> None:
 
 
 def sharding(original: Function) -> Function:
-    """fully_shard, which shards what `SharedLayers.before_sharding` says."""
+    """fully_shard, which shards what `LayerSharing.before_sharding` says."""
     if is_marked(original):  # A forked child has it from its parent.
         return original
 

@@ -26,8 +26,8 @@ from memtide._torch_hooks import (
     multiply_by_one,
     optimizer_hooks,
     parameter_hooks,
-    shared_layers,
     torch_save,
+    wrapped_models,
 )
 from memtide._torch_hooks.attributes import Function, Maker
 from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
@@ -205,7 +205,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.nn.parallel.distributed:DistributedDataParallel",
         name="__init__",
         why="layers that are to share do so before ranks know their parameters",
-        make=lambda c: partial(shared_layers.wrapping_models, c.on_wrapping),
+        make=lambda c: partial(wrapped_models.wrapping_models, c.on_wrapping),
         when=When.EVERYTHING,
         absent="memtide run --share under DistributedDataParallel",
     ),

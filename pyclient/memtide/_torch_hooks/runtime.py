@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +45,6 @@ from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
 from memtide._torch_hooks.patch_context import Context
 from memtide._torch_hooks.patch_when import When
-from memtide._torch_hooks.shared_layers import SharedLayers
 from memtide._torch_hooks.step_dispatch import StepDispatchMode
 from memtide._torch_hooks.stepped_states import SteppedStates
 from memtide._torch_hooks.stepping import Stepping
@@ -70,14 +69,13 @@ class Runtime:
         chosen: Choices,
         training: Training | None,
         shares_contents: bool,
-        shared_layers: SharedLayers | None,
+        first_phases: Sequence[StepPhase],
         stepping: Stepping,
         budget: Budget | None,
         say: Callable[[str], None],
     ) -> None:
         self.client = client
         self._attributes = Attributes()
-        self.shared_layers = shared_layers
         self._everything = adopt_everything
         self.managed = ManagedParameters(everything=adopt_everything)
         self.names = ModuleNames()
@@ -115,7 +113,7 @@ class Runtime:
         self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)
         self._stepping: set[int] = set()  # The threads that step.
         self.blocks = self._record_blocks() if stepping.records_blocks else None
-        self._phases = self._make_phases(shares_contents)
+        self._phases = [*first_phases, *self._make_phases(shares_contents)]
         self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
         self._undo: list[Callable[[], None]] = []
 
@@ -238,14 +236,8 @@ class Runtime:
         if self._is_nested():
             yield
             return
-        if self.shared_layers is None:
-            with self._stepping_alone(optimizer):
-                yield
-            return
-        self.shared_layers.before_step(optimizer)
         with self._stepping_alone(optimizer):
             yield
-        self.shared_layers.after_step(optimizer)
 
     def _is_nested(self) -> bool:
         """Whether a step begins within another one. On a GPU, hooks of a backward pass that a step
@@ -336,12 +328,10 @@ class Runtime:
         return self._resumed_job is not None or self.offloaded.in_parts
 
     def _on_wrapping(self, wrapping: torch.nn.Module, model: torch.nn.Module) -> None:
-        if self.shared_layers is not None:
-            self.shared_layers.wrap(wrapping, model)
+        for phase in self._phases:
+            phase.wrap(wrapping, model)
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
-        if self.shared_layers is not None:
-            self.shared_layers.know(optimizer)
         for phase in self._phases:
             phase.know(optimizer)
 
@@ -369,7 +359,7 @@ def start(
     chosen: Choices | None = None,
     training: Training | None = None,
     shares_contents: bool = False,
-    shared_layers: SharedLayers | None = None,
+    first_phases: Sequence[StepPhase] = (),
     stepping: Stepping | None = None,
     budget: Budget | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -377,9 +367,9 @@ def start(
     """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
     process may keep now; None: what `budget` leaves, or all. `chosen`: the script's choices for
     them. `shares_contents`: other scripts of the user may have sessions with the daemon.
-    `shared_layers`: those that are to share their parameters. `say` is called with each plan of
-    activations, in a line. REQUIRES: there is no runtime; everything is adopted, if steps are
-    committed."""
+    `first_phases` come before those of memtide, and behind a step after them. `say` is called with
+    each plan of activations, in a line. REQUIRES: there is no runtime; everything is adopted, if
+    steps are committed."""
     global _current, _latest_names
     assert _current is None
     runtime = Runtime(
@@ -390,7 +380,7 @@ def start(
         chosen=chosen or Choices(),
         training=training,
         shares_contents=shares_contents,
-        shared_layers=shared_layers,
+        first_phases=first_phases,
         stepping=stepping or Stepping(),
         budget=budget,
         say=say,

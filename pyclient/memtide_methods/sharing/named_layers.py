@@ -10,10 +10,10 @@ import sys
 from collections.abc import Collection, Iterator
 
 import torch
+from memtide.errors import InvalidArgument
 from torch import nn
 
-from memtide._sharing.live_modules import roots_with
-from memtide.errors import InvalidArgument
+from memtide_methods.sharing.live_modules import roots_with
 
 # Modules that wrap another one, which the user of a script does not have in mind.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")

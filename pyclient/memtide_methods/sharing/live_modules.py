@@ -6,9 +6,8 @@ import gc
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import nn
-
 from memtide.errors import InvalidArgument
+from torch import nn
 
 
 def live_modules() -> list[nn.Module]:

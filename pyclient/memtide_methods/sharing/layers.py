@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
+from memtide._memory.duplicates import Duplicates
+from memtide._memory.tensor_parts import tensors_in
+from memtide.errors import FailedPrecondition, InvalidArgument
 from torch import nn
 from torch.optim import Optimizer
 
-from memtide._memory.duplicates import Duplicates
-from memtide._memory.tensor_parts import tensors_in
-from memtide._sharing import sharded_layers
-from memtide._sharing.live_modules import check_untied
-from memtide.errors import FailedPrecondition, InvalidArgument
+from memtide_methods.sharing import sharded_layers
+from memtide_methods.sharing.live_modules import check_untied
 
 
 def share_layers(layers: Sequence[nn.Module], optimizer: Optimizer | None = None) -> None:

@@ -19,10 +19,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from memtide.errors import FailedPrecondition
 from torch import nn
 
-from memtide._sharing.live_modules import live_modules
-from memtide.errors import FailedPrecondition
+from memtide_methods.sharing.live_modules import live_modules
 
 Own = Mapping[nn.Parameter, nn.Parameter]  # By a shared parameter, the one that a layer now has.
 _OF_STATES = ("_modules", "_auto_reshard_after_forward", "_state_ctx")

@@ -8,21 +8,21 @@ wraps their model, or when `fully_shard` shards it or a part of it, whichever is
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from memtide._launch.sharing import LayerSharing
+from memtide._util.step_phase import Step
+from memtide.errors import FailedPrecondition, InvalidArgument, MemtideError
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from memtide._sharing.layers import delink, share_layers
-from memtide._sharing.named_layers import advice, find, layers_in
-from memtide._sharing.sharded_layers import are_sharded
-from memtide._torch_hooks.attributes import Function
-from memtide.errors import FailedPrecondition, InvalidArgument, MemtideError
+from memtide_methods.sharing.layers import delink, share_layers
+from memtide_methods.sharing.named_layers import advice, find, layers_in
+from memtide_methods.sharing.sharded_layers import are_sharded
 
 # Options of fully_shard that all layers have to have in common.
 _COMMON = ("mesh", "mp_policy", "offload_policy", "dp_mesh_dims")
@@ -38,7 +38,7 @@ class _Linked:
         self.sharded: dict[str, Mapping[str, Any]] = {}
 
 
-class SharedLayers:
+class SharedLayers(LayerSharing):
     """The layers at one path, in each model of this process that has it. Used by the thread that
     trains. What is wrong with the path or the layers ends the process, as SystemExit."""
 
@@ -50,9 +50,9 @@ class SharedLayers:
         self._given_up = WeakTensorKeyDictionary()  # Parameters that no layer has any more.
         self._wrapping: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._has_shared = False
+        self._stepped: Optimizer | None = None
 
     def know(self, optimizer: Optimizer) -> None:
-        """An optimizer has got a group of parameters."""
         with _ending_the_process():
             linked = self._share({p for g in optimizer.param_groups for p in g["params"]})
             if linked is not None:
@@ -67,7 +67,6 @@ class SharedLayers:
                 group["params"] = [p for p in group["params"] if p not in self._given_up]
 
     def wrap(self, wrapping: nn.Module, model: nn.Module) -> None:
-        """DistributedDataParallel begins to wrap a model."""
         with _ending_the_process():
             self._share(set(model.parameters()))
         self._wrapping.add(wrapping)
@@ -83,8 +82,8 @@ class SharedLayers:
                 self._share({p for module in modules for p in module.parameters()})
             return [each for module in modules for each in self._together(module, options)]
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
+    def before_step(self, step: Step) -> None:
+        optimizer = step.optimizer
         with _ending_the_process():
             if not self._has_shared:
                 trained = {p for g in optimizer.param_groups for p in g["params"]}
@@ -99,10 +98,14 @@ class SharedLayers:
                     for wrapping in self._wrapping_of(module):
                         _check_can_rebuild(wrapping)
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped."""
+    def after_step(self, step: Step) -> None:
+        self._stepped = step.optimizer
+
+    def end_iteration(self) -> None:
+        """Delinks layers, as the last phase: all others have seen the parameters that stepped."""
+        optimizer, self._stepped = self._stepped, None
         for module, linked in list(self._linked.items()):
-            if optimizer in linked.optimizers:
+            if optimizer is not None and optimizer in linked.optimizers:
                 linked.steps += 1
                 if linked.steps == self._delink_at_step:
                     self._delink(module, optimizer)
@@ -167,19 +170,6 @@ class SharedLayers:
 
     def _wrapping_of(self, module: nn.Module) -> list[Any]:
         return [w for w in self._wrapping if any(each is module for each in w.modules())]
-
-
-def wrapping_models(on_wrapping: Callable[[nn.Module, nn.Module], None], original: Function) -> Any:
-    """torch.nn.parallel.DistributedDataParallel.__init__."""
-
-    @functools.wraps(original)
-    def __init__(wrapping: nn.Module, *args: Any, **kwargs: Any) -> None:
-        model = args[0] if args else kwargs.get("module")
-        if isinstance(model, nn.Module):
-            on_wrapping(wrapping, model)
-        original(wrapping, *args, **kwargs)
-
-    return __init__
 
 
 @contextlib.contextmanager
