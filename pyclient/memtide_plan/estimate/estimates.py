@@ -10,10 +10,10 @@ from memtide._plan_file.model import Model
 from memtide._plan_file.training import Training
 from memtide.errors import InvalidArgument
 
-from memtide_plan.estimate.planned import Depth, trials_of
 from memtide_plan.estimate.streamed import answer_to
 from memtide_plan.estimate.sweep_interpolation import answers_at, answers_of_many, chosen_of_each
 from memtide_plan.estimate.system_strategies import strategy_of
+from memtide_plan.estimate.trials import Depth, trials_of
 
 _PLACES = (None, "host", "device")
 _ACTIVATIONS = (None, "keep", "move", "recompute")
@@ -28,7 +28,7 @@ def estimate(
     an unknown system or type, or a value that cannot be."""
     strategy = strategy_of(system)
     _check(model, training, machine)
-    if not strategy.planned:
+    if not strategy.is_searched:
         return answer_to(model, training, machine, strategy)
     (chosen,) = chosen_of_each([trials_of(model, training, machine, strategy)])
     return answers_at([chosen], Depth.WHOLE)[0]
@@ -43,7 +43,7 @@ def estimate_all(
     strategy = strategy_of(system)
     for machine in machines:
         _check(model, training, machine)
-    if not strategy.planned:
+    if not strategy.is_searched:
         return [answer_to(model, training, machine, strategy) for machine in machines]
     return answers_of_many([trials_of(model, training, machine, strategy) for machine in machines])
 

@@ -14,7 +14,7 @@ from memtide._plan_file.model import Model
 from memtide._plan_file.training import Training
 
 from memtide_plan.calibration import constant
-from memtide_plan.estimate.answers import Step, answer_of, link_seconds
+from memtide_plan.estimate.answer_of_step import Step, answer_of, link_seconds
 from memtide_plan.estimate.chunks import LEAST_HOST_SLOTS, chunk_bytes_for
 from memtide_plan.estimate.extrapolated_steps import grown
 from memtide_plan.estimate.limits import NO_ROOM, Need, limit_of, tightest
@@ -54,7 +54,7 @@ _FORESEEN_CHUNKS = 960  # The engine plays none, so that many cost little.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class Trial:
     """One way to train: a number of micro-batches and a place of the optimizer."""
 
     model: Model
@@ -313,7 +313,7 @@ class Planned:
 
 def trials_of(
     model: Model, training: Training, machine: Machine, strategy: SystemStrategy
-) -> list[Planned]:
+) -> list[Trial]:
     """The plans to choose from: at least one."""
     rates = strategy.rates(machine.device, training.compute_type)
     pools = Pools.of(machine)
@@ -323,7 +323,7 @@ def trials_of(
     if not pools.device:
         place = "host"
     return [
-        Planned(
+        Trial(
             model=model,
             training=training,
             machine=machine,
