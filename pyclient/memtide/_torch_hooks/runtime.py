@@ -213,7 +213,7 @@ class Runtime:
         self.regions.close()
         while self._undo:
             self._undo.pop()()
-        self.offloaded.close()
+        self.offloaded.parts.close()
 
     def wrap_own_step(self, optimizer: Optimizer) -> None:
         """An optimizer may have a step of its own: a scheduler that is older than the hooks has put

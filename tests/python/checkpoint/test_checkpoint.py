@@ -109,7 +109,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     chunks = len(runtime.client.kinds)
     train(model, optimizer, 3)
-    assert runtime.offloaded.steps == 5
+    assert runtime.offloaded.parts.steps == 5
     assert not checkpoint.done
     assert checkpoint.written_bytes == 0
     assert not (tmp_path / "a.safetensors").exists()
@@ -134,7 +134,7 @@ def test_a_step_that_needs_the_room_waits(
     gate = Gate(monkeypatch)
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     train(model, optimizer, 1)
-    shadows_of = runtime.offloaded._shadows.of
+    shadows_of = runtime.offloaded.parts.shadows.of
     tries = []
 
     def of(kinds: dict) -> dict:
@@ -144,11 +144,11 @@ def test_a_step_that_needs_the_room_waits(
             raise ResourceExhausted("full")
         return shadows_of(kinds)
 
-    monkeypatch.setattr(runtime.offloaded._shadows, "of", of)
+    monkeypatch.setattr(runtime.offloaded.parts.shadows, "of", of)
     runtime.offloaded.speculative.allowed = False  # Its attempts would be tries, too.
     train(model, optimizer, 1)
     assert tries == [False, True]
-    assert runtime.offloaded.steps == 4
+    assert runtime.offloaded.parts.steps == 4
     assert_holds(checkpoint.path, expected)
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_written_before_a_step_that_fits_again(
     runtime.offloaded.always = False
     monkeypatch.setattr(runtime.memory.pressure, "overflows", lambda: False)
     train(model, optimizer, 1)
-    assert runtime.offloaded.steps == 2
+    assert runtime.offloaded.parts.steps == 2
     assert checkpoint.done
     assert_holds(checkpoint.path, expected)
 

@@ -41,7 +41,7 @@ def test_shadow_chunks_get_the_room_of_chunks_that_hold_no_tensor(runtime: Runti
     model(torch.randn(5, 24)).pow(2).sum().backward()
     offloaded, committed = runtime.offloaded, runtime.client.committed_steps
     offloaded.speculative.forget()
-    offloaded._shadows.free()
+    offloaded.parts.shadows.free()
     held = []
     with pytest.raises(NoRoom):
         while True:
@@ -87,9 +87,9 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert_same(everything(model, optimizer), before)
-    assert (offloaded.steps, offloaded.skipped) == (2, 1)
+    assert (offloaded.parts.steps, offloaded.skipped) == (2, 1)
     train(model, optimizer, steps=1)
-    assert (offloaded.steps, offloaded.skipped) == (3, 1)
+    assert (offloaded.parts.steps, offloaded.skipped) == (3, 1)
     offloaded.skip_non_finite(skip=False)
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
@@ -174,7 +174,7 @@ def test_nothing_is_changed_here_before_the_commit(
             assert not any("momentum_buffer" in optimizer.state[p] for p in large)
     optimizer.step()
     assert runtime.client.committed_steps == 1
-    assert runtime.offloaded.here
+    assert runtime.offloaded.parts.here
     assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
 
 

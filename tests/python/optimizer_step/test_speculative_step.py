@@ -51,7 +51,7 @@ def as_plain_torch(work: Work, *, settled: bool) -> Run:
         runtimes.stop()
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
-    assert run.runtime.offloaded.steps > 0
+    assert run.runtime.offloaded.parts.steps > 0
     return run
 
 
@@ -158,5 +158,5 @@ def test_where_a_call_might_wait_for_the_process_nothing_is_early(
         plain()
     finally:
         runtimes.stop()
-    assert run.runtime.offloaded.steps == STEPS
+    assert run.runtime.offloaded.parts.steps == STEPS
     assert not any(step.computed for step in run.waits.steps)
