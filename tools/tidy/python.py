@@ -32,7 +32,7 @@ HOUSES = {
 PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "memtide.pipeline")
 _PRIVATE = r"\bmemtide(\.\w+)*\._[a-z]|\b(from|import) memtide_|\bfrom memtide\.?\w* import _"
 # The one file that assigns to attributes of torch and of Python's standard library.
-REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
+REPLACES = "pyclient/memtide/_torch_hooks/patching/attributes.py"
 # The one file that replaces attributes by other rows than those of LaterPatches.
 INSTALLS = "pyclient/memtide/_torch_hooks/runtime.py"
 # The one file that knows which types of devices are GPUs.

@@ -13,7 +13,7 @@ from memtide._daemon.training import Training
 from memtide._launch.sharing import LayerSharing, Sharing
 from memtide._memory.chunk_size import Parameter
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks.stepping import Stepping
+from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._trace.allocator import AllocatorRecord
 from memtide._util.import_hook import after_import
 

@@ -36,8 +36,8 @@ from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
 from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder
-from memtide._torch_hooks.later_patches import LaterPatches
-from memtide._torch_hooks.stepping import Stepping
+from memtide._torch_hooks.around_step.stepping import Stepping
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError

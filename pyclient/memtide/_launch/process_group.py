@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Function, is_marked, marked
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.attributes import Function, is_marked, marked
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
 

@@ -72,7 +72,7 @@ class LeaseLedger:
         # there is nothing to lease ahead.
         self.active = self.strict
         self.streams = covered_streams(client) if self.strict else None
-        # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
+        # Whether lease dispatch (_torch_hooks/on_gpu/lease_dispatch.py) leases for each operation.
         self.under_dispatch = False
         self.script_holds = 0  # Blocks of memtide.hold. Not the hold below.
         self.holding = False  # Whether there is a hold.

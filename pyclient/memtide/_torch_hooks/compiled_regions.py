@@ -28,8 +28,8 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.address_map import AddressMap, address_of
 from memtide._memory.managed_memory import ManagedMemory
-from memtide._torch_hooks.compiled_leases import active_net
 from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
+from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 
 Function = Callable[..., Any]
 # The most calls with other tensors whose chunks a region knows. Few models have as many layers.

@@ -26,8 +26,8 @@ from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.device_side import DeviceSide
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_names import ModuleNames
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._util.step_phase import Step, StepPhase
 
 _BACKWARD_DEPTH = 2

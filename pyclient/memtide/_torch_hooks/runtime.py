@@ -32,22 +32,22 @@ from memtide._optimizer_step.rank_values import RankValues
 from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import patches
-from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.around_step.optimizer_hooks import wrapping_own_step
+from memtide._torch_hooks.around_step.step_dispatch import StepDispatchMode
+from memtide._torch_hooks.around_step.stepped_states import SteppedStates
+from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._torch_hooks.block_recording import BlockRecording
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.device_side import DeviceSide
-from memtide._torch_hooks.gpu_side import GpuSide
 from memtide._torch_hooks.host_side import HostSide
-from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._torch_hooks.module_hooks import NO_BACKWARD, ManagedParameters, ModuleHooks
 from memtide._torch_hooks.module_names import ModuleNames
-from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
-from memtide._torch_hooks.patch_context import Context
-from memtide._torch_hooks.patch_when import When
-from memtide._torch_hooks.step_dispatch import StepDispatchMode
-from memtide._torch_hooks.stepped_states import SteppedStates
-from memtide._torch_hooks.stepping import Stepping
+from memtide._torch_hooks.on_gpu.gpu_side import GpuSide
+from memtide._torch_hooks.patching import patches
+from memtide._torch_hooks.patching.attributes import Attributes
+from memtide._torch_hooks.patching.later_patches import LaterPatches
+from memtide._torch_hooks.patching.patch_context import Context
+from memtide._torch_hooks.patching.patch_when import When
 from memtide._trace import model as traces
 from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import FailedPrecondition

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from memtide._torch_hooks.attributes import Function
+from memtide._torch_hooks.patching.attributes import Function
 
 
 def wrapping_models(on_wrapping: Callable[[nn.Module, nn.Module], None], original: Function) -> Any:

@@ -14,7 +14,7 @@ from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import tensors_in
 from memtide._optimizer_step import offloaded_step, step_in_parts
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
-from memtide._torch_hooks import stepped_states
+from memtide._torch_hooks.around_step import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
 

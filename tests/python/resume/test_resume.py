@@ -25,8 +25,8 @@ from memtide._resume.step_manifest import (
 )
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._torch_hooks.runtime import Runtime
-from memtide._torch_hooks.stepping import Stepping
 from memtide.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from torch import nn
 

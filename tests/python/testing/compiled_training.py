@@ -9,7 +9,7 @@ import torch
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.compiled_leases import active_net
+from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 

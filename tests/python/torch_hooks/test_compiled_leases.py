@@ -19,8 +19,8 @@ from compiled_training import (
     start,
 )
 from memtide._capi.client import Access, Phase
-from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.on_gpu import device_guards
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import foreach_batching
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.around_step import foreach_batching
 from torch import nn
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {

@@ -13,8 +13,8 @@ from fake_client import FakeClient, one_chunk_each
 from memtide._capi.client import Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.patch_table import PATCHES
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.patching.patch_table import PATCHES
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import ResourceExhausted
 

@@ -14,8 +14,8 @@ import torch
 from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
 from memtide._capi.client import CUDA_SETTINGS, Access, Places
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.on_gpu import device_guards
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import FailedPrecondition, ResourceExhausted

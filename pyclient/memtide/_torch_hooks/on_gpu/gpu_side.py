@@ -13,15 +13,16 @@ import torch
 
 from memtide._memory.device_oom import AllocatorLimit, DeviceOomHandler
 from memtide._memory.managed_memory import ManagedMemory
-from memtide._torch_hooks import device_guards, patches
-from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.device_side import DeviceSide
-from memtide._torch_hooks.dispatch_switch import DispatchSwitch
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.leaf_modules import LeafModules
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.on_gpu import device_guards
+from memtide._torch_hooks.on_gpu.compiled_leases import CompiledLeases
+from memtide._torch_hooks.on_gpu.dispatch_switch import DispatchSwitch
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.on_gpu.leaf_modules import LeafModules
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.own_mode import OwnMode
+from memtide._torch_hooks.patching import patches
 from memtide._util.step_phase import Step
 
 

@@ -17,27 +17,28 @@ import torch
 from memtide._activations.default_hooks import DefaultHooks
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
 from memtide._torch_hooks import (
-    device_guards,
     faulthandler_hook,
-    foreach_batching,
     fsdp,
-    grad_scaler,
-    leaf_modules,
-    multiply_by_one,
-    optimizer_hooks,
     parameter_hooks,
     torch_save,
     wrapped_models,
 )
-from memtide._torch_hooks.attributes import Function, Maker
+from memtide._torch_hooks.around_step import (
+    foreach_batching,
+    grad_scaler,
+    multiply_by_one,
+    optimizer_hooks,
+)
 from memtide._torch_hooks.collectives import FROM_ONE_TO_ONE, IN_ORDER
-from memtide._torch_hooks.compiled_leases import CompiledLeases
-from memtide._torch_hooks.dispatch_switch import DispatchSwitch
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.later_patches import LATER
-from memtide._torch_hooks.patch_context import Context
-from memtide._torch_hooks.patch_row import Patch, Version
-from memtide._torch_hooks.patch_when import When
+from memtide._torch_hooks.on_gpu import device_guards, leaf_modules
+from memtide._torch_hooks.on_gpu.compiled_leases import CompiledLeases
+from memtide._torch_hooks.on_gpu.dispatch_switch import DispatchSwitch
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.patching.attributes import Function, Maker
+from memtide._torch_hooks.patching.later_patches import LATER
+from memtide._torch_hooks.patching.patch_context import Context
+from memtide._torch_hooks.patching.patch_row import Patch, Version
+from memtide._torch_hooks.patching.patch_when import When
 
 
 def _update_function(module: str, name: str, until: Version | None) -> Patch:

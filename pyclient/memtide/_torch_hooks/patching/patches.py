@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memtide._torch_hooks.attributes import Attributes
-from memtide._torch_hooks.patch_context import Context
-from memtide._torch_hooks.patch_row import Patch, Version
-from memtide._torch_hooks.patch_table import PATCHES, UNCOMPILED
-from memtide._torch_hooks.patch_when import When
+from memtide._torch_hooks.patching.attributes import Attributes
+from memtide._torch_hooks.patching.patch_context import Context
+from memtide._torch_hooks.patching.patch_row import Patch, Version
+from memtide._torch_hooks.patching.patch_table import PATCHES, UNCOMPILED
+from memtide._torch_hooks.patching.patch_when import When
 from memtide.errors import FailedPrecondition
 
 

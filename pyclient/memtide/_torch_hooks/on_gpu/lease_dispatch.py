@@ -30,7 +30,7 @@ from memtide._memory.device_oom import (
     is_shortage_of_a_library,
 )
 from memtide._memory.managed_memory import ManagedMemory
-from memtide._torch_hooks.element_slices import slices_of
+from memtide._torch_hooks.on_gpu.element_slices import slices_of
 from memtide._torch_hooks.op_schema import (
     are_fake,
     counting_writes,

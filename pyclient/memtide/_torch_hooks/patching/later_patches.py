@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtide._torch_hooks.attributes import Attributes, Maker
-from memtide._torch_hooks.patch_row import Patch
-from memtide._torch_hooks.patch_when import When
+from memtide._torch_hooks.patching.attributes import Attributes, Maker
+from memtide._torch_hooks.patching.patch_row import Patch
+from memtide._torch_hooks.patching.patch_when import When
 
 _MODULE = "torch.nn.modules.module:Module"
 _OPTIMIZER = "torch.optim.optimizer:Optimizer"

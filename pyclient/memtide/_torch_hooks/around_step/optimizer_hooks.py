@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
-from memtide._torch_hooks.attributes import Function, is_marked, marked
+from memtide._torch_hooks.patching.attributes import Function, is_marked, marked
 
 # What a step runs inside: of the runtime there is when the step begins, if there is one.
 Around = Callable[[Optimizer], AbstractContextManager[None]]

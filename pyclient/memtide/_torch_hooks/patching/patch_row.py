@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memtide._torch_hooks.attributes import Maker
-from memtide._torch_hooks.patch_when import When
+from memtide._torch_hooks.patching.attributes import Maker
+from memtide._torch_hooks.patching.patch_when import When
 
 if TYPE_CHECKING:
-    from memtide._torch_hooks.patch_context import Context
+    from memtide._torch_hooks.patching.patch_context import Context
 
 Version = tuple[int, int]
 OLDEST_TORCH: Version = (2, 5)

@@ -13,15 +13,15 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._telemetry.observer import Observer
+from memtide._torch_hooks.around_step.optimizer_hooks import Around
 from memtide._torch_hooks.collectives import Collectives
-from memtide._torch_hooks.compiled_leases import CompiledLeases
 from memtide._torch_hooks.compiled_regions import CompiledRegions
-from memtide._torch_hooks.dispatch_switch import DispatchSwitch
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.leaf_modules import LeafModules
 from memtide._torch_hooks.module_hooks import ModuleHooks
-from memtide._torch_hooks.optimizer_hooks import Around
-from memtide._torch_hooks.patch_when import When
+from memtide._torch_hooks.on_gpu.compiled_leases import CompiledLeases
+from memtide._torch_hooks.on_gpu.dispatch_switch import DispatchSwitch
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.on_gpu.leaf_modules import LeafModules
+from memtide._torch_hooks.patching.patch_when import When
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from memtide._memory.address_map import AddressMap
 from memtide._optimizer_step.speculative_step import SpeculativeSteps
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.oversized_operands import OversizedOperandsMode
 from memtide._util.devices import gpu_module
 

@@ -24,7 +24,7 @@ from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler, is_shortage
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide.errors import ResourceExhausted
 
 _NO_BACKWARD = -1
