@@ -45,8 +45,8 @@ _ASK_EVERY_BYTES = 4 * 2**20
 
 
 class Activations(StepPhase):
-    """What autograd saves in this process. Thread safety: any thread of the script may pack and
-    unpack."""
+    """The tensors that autograd saves in this process. Thread safety: any thread of the script may
+    pack and unpack."""
 
     def __init__(
         self,

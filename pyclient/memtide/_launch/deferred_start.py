@@ -125,7 +125,7 @@ def planned_activations() -> tuple[ActivationProfile, ActivationPlan] | None:
 
 
 def recorded_blocks() -> AllocatorRecord | None:
-    """What torch's allocator did in a few iterations, until now; None: that was not recorded."""
+    """The record of torch's allocator over a few iterations, until now; None: there is none."""
     blocks = _runtime.blocks if _runtime is not None else None
     return blocks.finish() if blocks is not None else None
 

@@ -130,7 +130,7 @@ class Managed:
         self._run.remove()
 
     def lacking_room(self) -> str | None:
-        """What the script's states lack, in a line; None: nothing, or it is not known."""
+        """The room that the script's states lack, in a line; None: none, or it is not known."""
         if self._connection is None or self._recorder is None:
             return None
         return pool_advice.lacking_room(

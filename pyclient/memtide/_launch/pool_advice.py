@@ -1,4 +1,4 @@
-"""What a run could have asked for instead: another chunk size, or a larger pool."""
+"""Advice for the next run: another chunk size, or a larger pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._telemetry import summary_tables
 from memtide._util.sizes import format_size
 
-# What a model has with Adam, as a multiple of its parameters: these, their gradients, two states.
+# A model's chunks with Adam, as a multiple of its parameters: these, their gradients, two states.
 _STATES = 4
 
 

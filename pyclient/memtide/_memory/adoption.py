@@ -124,7 +124,7 @@ def adopt_part_of_gradient(memory: ManagedMemory, parameter: torch.Tensor) -> No
 
 
 def adopt_state_of(memory: ManagedMemory, parameter: Any, state: Any) -> None:
-    """Moves the optimizer states of one parameter, at any depth, into chunks. Those of a small
+    """Moves the optimizer states of one parameter, at any depth, into chunks. The states of a small
     parameter stay: it is stepped in this process, and the content of chunks must be what the
     daemon's steps have made of it."""
     owner = parameter if isinstance(parameter, torch.Tensor) else None

@@ -38,7 +38,7 @@ class _Span(NamedTuple):
     size_bytes: int
     taken_bytes: int  # With the padding that its arena took for it.
     returned: deque[tuple[int, int]]
-    before_bytes: int = 0  # Those of them that lie before the storage.
+    before_bytes: int = 0  # The part of taken_bytes before the storage.
 
 
 class Storages:

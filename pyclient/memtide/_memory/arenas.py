@@ -72,7 +72,7 @@ class Arenas:
         return sum(arena.chunks for arena in self._all())
 
     def chunks_of_steps(self) -> int:
-        """Those of them that optimizer steps may use: activations are dead by then."""
+        """Chunks that optimizer steps may use: activations are dead by then."""
         return sum(arena.chunks for arena in list(self._arenas.values()))
 
     def bytes_by_kind(self) -> dict[Kind, int]:

@@ -30,7 +30,7 @@ _TIMEOUT_MS = 60_000
 _PATIENCE, _MOST_PATIENCE = 2, 1024
 # More than cuBLAS's workspace, cuDNN's handle or NCCL's buffers of one communicator.
 _LIBRARIES_BYTES = 512 * 2**20
-# What these errors have in common, as torch passes them on.
+# The words that these errors have in common, as torch passes them on.
 _LIBRARY_IS_SHORT = re.compile(
     r"out of memory|CU[A-Z]+_(STATUS_)?[A-Z_]*ALLOC(ATION)?_FAILED"
     # cuBLAS has no other error for a handle that does not fit.
@@ -65,7 +65,7 @@ class DeviceOomHandler:
         self._returned = False  # Whether chunks have returned since the last shortage.
         self._shortages: int | None = None  # Count in torch's allocator, at the first call.
         self._peak_bytes = 0  # The largest peak of torch's allocator, which scripts reset.
-        # What the script kept when has_headroom was first called in this iteration, and in the
+        # The script's bytes when has_headroom was first called in this iteration, and in the
         # iteration before.
         self._kept_bytes: int | None = None
         self._kept_before_bytes: int | None = None
@@ -108,8 +108,8 @@ class DeviceOomHandler:
 
     def has_headroom(self, more_bytes: int) -> bool:
         """Whether the script's own use may exceed its peak by an eighth and `more_bytes` before
-        memory is short, and it has not become short since the first call. What it has come to keep
-        since the last iteration is in no peak yet, and is added to it."""
+        memory is short, and it has not become short since the first call. Bytes that it has come to
+        keep since the last iteration are in no peak yet, and are added to it."""
         if self.is_shrunk:
             return False
         device = self._addresses.device
@@ -141,7 +141,7 @@ class DeviceOomHandler:
         return stats is not None and bool(stats) and _shortages_in(stats) != self._shortages
 
     def _statistics(self) -> dict[str, Any] | None:
-        """Those of torch's allocator; None: it counts nothing, as a pluggable one (RMM's)."""
+        """Statistics of torch's allocator; None: it counts nothing, as a pluggable one (RMM's)."""
         gpu = gpu_module(self._addresses.device.type)
         if gpu is None:
             return None

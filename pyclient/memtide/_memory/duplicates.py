@@ -114,8 +114,8 @@ def _may_be_duplicated(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
 def _in_full_chunks(
     memory: ManagedMemory, tensors: list[torch.Tensor]
 ) -> Iterator[list[torch.Tensor]]:
-    """Those of the tensors that fill consecutive chunks by half or more, by arena. What is needed
-    most comes first: host memory may have no room for all."""
+    """The tensors that fill consecutive chunks by half or more, by arena. Parameters come first, as
+    they are needed most: host memory may have no room for all."""
     by_arena: dict[int, list[tuple[range, torch.Tensor]]] = {}
     for tensor in tensors:
         places = memory.addresses.span_places(tensor)

@@ -40,7 +40,7 @@ class CommonParameters(StepPhase):
         self._next = 1  # The step after which chunks are offered.
 
     def know(self, optimizer: Optimizer) -> None:
-        """What this optimizer has is not offered."""
+        """Parameters of this optimizer are not offered."""
         self._optimizers.add(optimizer)
 
     def after_step(self, step: Step) -> None:

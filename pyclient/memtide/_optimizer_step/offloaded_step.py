@@ -10,10 +10,10 @@ Torch's own functions compute the parts, in threads of this process, with the bi
 (torch_kernels.py, docs/decisions/0031). On a GPU torch steps in place, as CUDA's functions have
 bits of their own; with a named job, and where steps may be skipped, the daemon's kernels step.
 
-What has no parts (small tensors outside chunks, sparse or complex ones, unlike layouts, capturable
-and differentiable optimizers) is passed to torch's function at once, as are optimizers whose step
-is not torch's own. When there is no room for shadow chunks, the script's thread makes the step
-after all, and all later ones.
+Steps without parts (of small tensors outside chunks, of sparse or complex ones, of unlike layouts,
+of capturable and differentiable optimizers) are passed to torch's function at once, as are
+optimizers whose step is not torch's own. When there is no room for shadow chunks, the script's
+thread makes the step after all, and all later ones.
 
 `Optimizer.step` raises the errors of a step, with parameters, states and step counts as they were
 before. Tensors in chunks that torch's function has stepped are not restored: copies of them would
@@ -237,8 +237,8 @@ class OffloadedSteps:
         return not any(is_sharded(p) for g in optimizer.param_groups for p in g["params"])
 
     def _prefers_parts(self) -> bool:
-        # What fits is stepped in place, which is faster: shadow chunks would evict other chunks. So
-        # are steps on a GPU, unless the daemon is asked for something else with them.
+        # Chunks that fit are stepped in place, which is faster: shadow chunks would evict other
+        # chunks. So are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
         wanted = self.always or self.calls.count_non_finite or self.calls.shares
         return wanted or (self.calls.uses_torch and self._memory.pressure.overflows())

@@ -39,7 +39,7 @@ class RankValues(StepPhase):
         self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerValues] = (
             weakref.WeakKeyDictionary()
         )
-        self._optimizers = 0  # That have ever stepped: all ranks number them alike.
+        self._optimizers = 0  # All that have stepped: ranks number them alike.
 
     def after_step(self, step: Step) -> None:
         if not is_rank():

@@ -58,7 +58,7 @@ class ComputedBatches:
 
     plan: SpeculativePlan
     shadows: dict[int, int]
-    batches: dict[_Key, Marks]  # Those that may count, with the chunks as each batch has read them.
+    batches: dict[_Key, Marks]  # Batches that may count, with the chunks as each has read them.
     count: int  # All batches that were computed, also those that cannot count.
 
 

@@ -1,7 +1,7 @@
 """Parameters that no optimizer steps: ranks that have the same keep them once, too.
 
-What ranks share comes from parts (rank_parts.py). So chunks of parameters that a step leaves alone,
-as those of a frozen model, are copied once, by a part that computes nothing else.
+Contents that ranks share come from parts (rank_parts.py). So chunks of parameters that a step
+leaves alone, as those of a frozen model, are copied once, by a part that computes nothing else.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ The mode is below all others, so that it sees what the others run, and modes tha
 and leaves stay above it. It changes no result: an operation runs as it would without it. On a GPU,
 lease dispatch cannot end for a covered phase while this mode is there (dispatch_switch.py).
 
-What the mode cannot see has no block: memory that an operation takes and gives back within its
-call, and what compiled code and threads of the script's own make, until an operation here uses it.
+Memory that the mode cannot see has no block: that which an operation takes and gives back within
+its call, and what compiled code and threads of the script's own make, until an operation here uses
+it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ tensors that it uses: the parameters of every module in it are among its argumen
 treated as a module is: its parameters are leased before its forward and its backward pass. On a GPU
 compiled_leases.py then leases exactly what runs, with lease dispatch off.
 
-What a region needs is known before it is compiled. One whose parameters are more than may be leased
+A region's places are known before it is compiled. One whose parameters are more than may be leased
 together is not: torch then runs its function as it is, and compiles the functions that this calls,
 each by itself. So a large model is compiled by its blocks, and blocks of one class share the code.
 Where even these are too large, the function runs uncompiled on a GPU, with a warning; in host
@@ -110,7 +110,7 @@ class CompiledRegions:
     def _running(
         self, region: _Region, compiled: Function, uncompiled: Callable[[], Function], code: Any
     ) -> Function:
-        """What calls a region, `uncompiled` where it has become too large."""
+        """A function that calls a region, `uncompiled` where it has become too large."""
 
         def run(*args: Any) -> Any:
             if self._closed or not self._addresses.here or not self._module_hooks.begin_forward():

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 
 from memtide._memory.address_map import AddressMap
 
-# What the other arguments of most operations are.
+# Types of the other arguments of most operations.
 _WITHOUT_TENSORS = frozenset(
     {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
 )
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-# What the names of operations over lists of tensors begin with.
+# Prefixes of the names of operations over lists of tensors.
 LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 

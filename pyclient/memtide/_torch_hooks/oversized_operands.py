@@ -64,7 +64,7 @@ class OversizedOperandsMode(OwnMode):
             return run(func, args, kwargs)
         if not touches_none(self._addresses, args):
             args = tuple(self._without_oversized(value) for value in args)
-        # What is written, `out`, is a keyword argument, and stays where it is.
+        # The tensor that is written, `out`, is a keyword argument, and stays where it is.
         return func(*args, **kwargs)
 
     def _without_oversized(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What memtide's dispatch modes have in common."""
+"""The base class of memtide's dispatch modes."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class _Linked:
 
 class SharedLayers(LayerSharing):
     """The layers at one path, in each model of this process that has it. Used by the thread that
-    trains. What is wrong with the path or the layers ends the process, as SystemExit."""
+    trains. A mistake in the path or the layers ends the process, as SystemExit."""
 
     def __init__(self, path: str, delink_at_step: int | None, say: Callable[[str], None]) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """`torch.amp.GradScaler` and parts of steps that are made during backward.
 
-A scaler multiplies all gradients by 1 / scale when backward is over. That is known before: so parts
-are made early of gradients times that factor, which gives the bits that they would have after it
+A scaler multiplies all gradients by 1 / scale when backward is over. The factor is known before: so
+parts are made early of gradients times it, which gives the bits that they would have after it
 (speculative_step.py). Where gradients overflow, the scaler leaves out the step, and they never
 count.
 """
@@ -37,8 +37,8 @@ def unscaling(
     ) -> Any:
         with speculative.unscaling(scaler, optimizer, inv_scale):
             result = original(scaler, optimizer, inv_scale, *args, **kwargs)
-            # A chunk's version counts write leases. What writes to gradients next, as clipping
-            # does, would use those that scaling has left here, and go unnoticed.
+            # A chunk's version counts write leases. The next write to gradients, as clipping makes,
+            # would use the leases that scaling has left here, and go unnoticed.
             memory.ledger.release_all()
             memory.client.flush()
             return result

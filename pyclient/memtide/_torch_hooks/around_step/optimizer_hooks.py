@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._torch_hooks.patching.attributes import Function, is_marked, marked
 
-# What a step runs inside: of the runtime there is when the step begins, if there is one.
+# The context of a step, of the runtime that there is when the step begins.
 Around = Callable[[Optimizer], AbstractContextManager[None]]
 
 
 def _inside(around: Around) -> Function:
-    """What runs a step inside `around`. A script may compile a function that steps: torch.compile
-    would trace what memtide does there, too, so it leaves the call as it is."""
+    """A function that runs a step inside `around`. A script may compile a function that steps:
+    torch.compile would trace what memtide does there, too, so it leaves the call as it is."""
 
     def run(optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         with around(optimizer):

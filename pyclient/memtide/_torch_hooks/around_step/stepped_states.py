@@ -17,7 +17,7 @@ from memtide._util.step_phase import Step, StepPhase
 
 
 class SteppedStates(StepPhase):
-    """Those of one runtime."""
+    """The states of one runtime's parameters."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class SteppedStates(StepPhase):
         return self.parameters or self._list(born=False)
 
     def _list(self, *, born: bool) -> list[Parameter]:
-        """What is adopted, with the states that optimizers keep, or are guessed to until then."""
+        """The adopted parameters, with the states that optimizers keep, or are guessed to until
+        then."""
         listed = []
         for parameter in self._adopted():
             size_bytes = parameter.untyped_storage().nbytes()

@@ -1,9 +1,9 @@
 """Collectives on tensors in chunks in GPU memory.
 
 Lease dispatch (lease_dispatch.py) leases the tensors of a collective while it is launched, as for
-all operations. That is enough for kernels on streams (NCCL): no chunk is unmapped before the work
-on all streams that was launched under its leases is done. Two kinds access tensors later, and keep
-their leases for longer:
+all operations. Such a lease is enough for kernels on streams (NCCL): no chunk is unmapped before
+the work on all streams that was launched under its leases is done. Two kinds access tensors later,
+and keep their leases for longer:
 
 - what a backend's own threads do (gloo, MPI), until the collective is complete;
 - what is coalesced into a group (`batch_isend_irecv`), which is launched at the end of the group.

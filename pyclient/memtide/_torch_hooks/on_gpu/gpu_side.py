@@ -48,7 +48,7 @@ class GpuSide(DeviceSide):
         memory = self._memory
         device_guards.check_visible_devices(memory.client.visible_devices)
         device_guards.warn_of_late_settings(memory.client.cuda_settings)
-        if "torch._dynamo" in sys.modules:  # What is compiled already has no leases.
+        if "torch._dynamo" in sys.modules:  # Graphs that are compiled already have no leases.
             torch._dynamo.reset()
         OwnMode.compiles = patches.can_compile()
         self._mode = LeaseDispatchMode(memory, self.elastic)

@@ -1,9 +1,9 @@
 """Runs leaf modules of torch itself without lease dispatch, where chunks do not all fit on a GPU.
 
-What `nn.Linear.forward` accesses is known: its parameters, its input, and what it makes. So one
-lease on its parameters' chunks answers for all operations in it, if its input is in no chunk, and
-no operation has to be seen. The same is true of the autograd node that it ends in. A module is run
-like that if
+The tensors that `nn.Linear.forward` accesses are known: its parameters, its input, and its result.
+So one lease on its parameters' chunks answers for all operations in it, if its input is in no
+chunk, and no operation has to be seen. The same is true of the autograd node that it ends in. A
+module is run like that if
 
 - it is exactly of a class in `LEAVES`, whose `forward` is torch's own;
 - it has no hooks, and torch has no global hooks but memtide's, because these run within its call;
@@ -51,7 +51,7 @@ LEAVES: dict[type[nn.Module], tuple[str, ...]] = {
     **dict.fromkeys((nn.RMSNorm, nn.Embedding), ("weight",)),
     **dict.fromkeys((nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softmax), ()),
 }
-# What a leaf ends in after the node that does its work: a view of that node's result.
+# Nodes behind the one that does a leaf's work: views of that node's result.
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward1")
 _NO_PLACES = Places(())
 _NO_BACKWARD = -1

@@ -26,7 +26,7 @@ from memtide._torch_hooks.patching.patch_when import When
 
 @dataclass(frozen=True)
 class Context:
-    """Those of one runtime."""
+    """The parts of one runtime."""
 
     runs: frozenset[When]
     memory: ManagedMemory

@@ -29,7 +29,7 @@ class Patch:
     when: When = When.ALWAYS
     since: Version = OLDEST_TORCH  # The first torch that has it, of those that are supported.
     until: Version | None = None  # The first one that does not have it any more.
-    absent: str = ""  # What is off without it; empty: it is required.
+    absent: str = ""  # The feature that is off without it; empty: it is required.
     beside: tuple[str, ...] = ()  # Other attributes of the owner that the replacement uses.
     of_subclasses: bool = False  # It is replaced in the owner's subclasses, not in the owner.
 

@@ -2,8 +2,8 @@
 
 A row says what is replaced, why, in which runs, and what is off without it. The functions that make
 the replacements are in the files of their features; those here give them the parts of the runtime
-that they work with. patches.py installs the rows. Those of what is replaced at other times are in
-later_patches.py, and are a part of the table.
+that they work with. patches.py installs the rows. Rows of functions that are replaced at other
+times are in later_patches.py, and are a part of the table.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ PATCHES: tuple[Patch, ...] = (
             ("torch.optim.optimizer:Optimizer", "zero_grad", DispatchSwitch.zeroing),
         )
     ),
-    # What a process does with its memory beside training.
+    # Uses of memory beside training.
     Patch(
         owner="torch.serialization",
         name="_save",
@@ -325,7 +325,7 @@ PATCHES: tuple[Patch, ...] = (
         make=lambda c: partial(device_guards.printing, c.memory),
         when=When.GPU,
     ),
-    # What autograd saves.
+    # Tensors that autograd saves.
     *(
         Patch(
             owner="torch._C._autograd",

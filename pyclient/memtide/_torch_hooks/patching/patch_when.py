@@ -4,8 +4,8 @@ from enum import Enum, auto
 
 
 class When(Enum):
-    """A runtime installs those of the first group. Those of the second one are replaced later, or
-    earlier, by what they serve (later_patches.py)."""
+    """A runtime installs those of the first group. Rows of the second one are installed later, or
+    earlier, by the feature that they serve (later_patches.py)."""
 
     ALWAYS = auto()
     EVERYTHING = auto()  # Everything is adopted: `memtide run`.
