@@ -18,8 +18,9 @@ _STATES = 4
 def print_chunk_size(client: Client, console: Console) -> None:
     """Prints a chunk size that is clearly better for the model that was trained, if there is one.
     The session was opened before there was a model from which to choose it (decision 11)."""
+    runtime = deferred_start.current()
     estimates = chunk_size.clearly_better(
-        deferred_start.parameters(),
+        runtime.states.parameters if runtime is not None else [],
         _shares(client),
         client.properties.chunk_bytes,
         min_slots=client.limits.min_slots,
@@ -40,7 +41,9 @@ def lacking_room(client: Client, *, model_is_complete: bool) -> str | None:
             f"{full} before the model is made: with gradients and the states of Adam it needs more "
             f"than --{lowest}-pool {least_bytes >> 20}MiB"
         )
-    adopted = [p for p in deferred_start.expected_parameters() if p.size_bytes >= SMALLEST_BYTES]
+    runtime = deferred_start.current()
+    expected = runtime.states.expected_parameters() if runtime is not None else []
+    adopted = [parameter for parameter in expected if parameter.size_bytes >= SMALLEST_BYTES]
     if not adopted:
         return None
     needed = chunk_size.estimate(

@@ -115,7 +115,7 @@ def adopt_part_of_gradient(memory: ManagedMemory, parameter: torch.Tensor) -> No
         return
     memory.pressure.free_dead_gradients()
     with ordinary_tensors():
-        target = memory.allocator.gradient(part, parameter)
+        target = memory.allocator.like(part, Kind.GRADIENT, 0, parameter)
         if target is None:
             return
         with memory.ledger.copying(Places(memory.addresses.span_places(target)), writing=True):

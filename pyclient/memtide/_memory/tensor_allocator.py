@@ -33,23 +33,20 @@ class TensorAllocator:
         target = self._arenas.of(kind, row).like_storage_of(tensor, position)
         return target if self._pressure.may_use_all() else None
 
-    def gradient(self, like: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor | None:
-        """A tensor for a parameter's gradient, with the layout of `like`. None: a hold has no
-        room."""
-        return self._like(like, Kind.GRADIENT, 0, parameter)
-
     def state(self, like: torch.Tensor, row: int, parameter: torch.Tensor) -> torch.Tensor:
         """A tensor for a parameter's state number `row`, with the layout of `like` (which may be on
         the meta device). It is in ordinary memory where a hold has no room."""
-        target = self._like(like, Kind.OPTIMIZER_STATE, row, parameter)
+        target = self.like(like, Kind.OPTIMIZER_STATE, row, parameter)
         if target is not None:
             return target
         device = self._arenas.addresses.device
         return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=device)
 
-    def _like(
+    def like(
         self, like: torch.Tensor, kind: Kind, row: int, parameter: torch.Tensor
     ) -> torch.Tensor | None:
+        """A tensor for a parameter's gradient or state, with the layout of `like`. None: a hold has
+        no room."""
         position = self._arenas.position_of(kind, parameter, like.nbytes)
         target = self._arenas.of(kind, row).empty(like.size(), like.stride(), like.dtype, position)
         return target if self._pressure.may_use_all() else None

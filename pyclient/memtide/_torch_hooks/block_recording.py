@@ -27,8 +27,6 @@ from memtide._memory.arenas import Arenas
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.block_recorder import BlockRecorder
 from memtide._torch_hooks.op_schema import (
-    are_fake,
-    has_own_dispatch,
     is_higher_order,
     name_of,
     only_views,
@@ -56,16 +54,7 @@ class BlockRecordingMode(OwnMode):
         # Threads that were started while the mode was on may have it for longer.
         self.is_on = True
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if has_own_dispatch(types):
-            return func(*args, **kwargs) if are_fake(types) else NotImplemented
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.is_on or self._recorder.is_full or not _touches_blocks(func):
             return run(func, args, kwargs)
         arguments = _tensors_in((args, kwargs))

@@ -20,7 +20,7 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
-from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch, run, touches_none
+from memtide._torch_hooks.op_schema import run, touches_none
 from memtide._torch_hooks.own_mode import OwnMode
 
 _NO_PLACES = Places(())
@@ -50,16 +50,7 @@ class OversizedOperandsMode(OwnMode):
         self._memory = memory
         self._addresses = memory.addresses
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if types and has_own_dispatch(types):
-            return func(*args, **kwargs) if are_fake(types) else NotImplemented
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(func, "overloadpacket", None) not in _PACKETS or not self._addresses.here:
             return run(func, args, kwargs)
         if not touches_none(self._addresses, args):

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec
 
 import torch
 from torch.nn.modules import module as torch_modules
@@ -21,9 +21,8 @@ from memtide._activations.budget import UNLIMITED_BYTES, Budget, Sampling
 from memtide._activations.planning import Planner
 from memtide._activations.script_choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
-from memtide._capi.client import Client, Kind
+from memtide._capi.client import Client
 from memtide._daemon.training import Training
-from memtide._memory.adoption import adopt
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.common_parameters import CommonParameters
@@ -52,8 +51,8 @@ from memtide._trace import model as traces
 from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import FailedPrecondition
 
-if TYPE_CHECKING:
-    from memtide._resume.agree_across_nodes import Exchange
+_PLAIN = Stepping()
+_Arguments = ParamSpec("_Arguments")
 
 
 class Runtime:
@@ -65,15 +64,20 @@ class Runtime:
         observer: Observer,
         *,
         adopt_everything: bool,
-        allowance: Callable[[], int] | None,
-        chosen: Choices,
-        training: Training | None,
-        shares_contents: bool,
-        first_phases: Sequence[StepPhase],
-        stepping: Stepping,
-        budget: Budget | None,
-        say: Callable[[str], None],
+        allowance: Callable[[], int] | None = None,
+        chosen: Choices | None = None,
+        training: Training | None = None,
+        shares_contents: bool = False,
+        first_phases: Sequence[StepPhase] = (),
+        stepping: Stepping = _PLAIN,
+        budget: Budget | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`allowance` says how many bytes of activations the process may keep now; None: what
+        `budget` leaves, or all. `chosen`: the script's choices for them. `shares_contents`: other
+        scripts of the user may have sessions with the daemon. `first_phases` come before those of
+        memtide, and behind a step after them. `say` is called with each plan of activations, in a
+        line. REQUIRES: everything is adopted, if steps are committed."""
         self.client = client
         self._attributes = Attributes()
         self._everything = adopt_everything
@@ -85,7 +89,7 @@ class Runtime:
         limit = budget if budget is not None and budget.limits_device else None
         self._gpu = GpuSide(self.memory, limit) if self.ledger.strict else None
         self._device: DeviceSide = self._gpu or HostSide(self.memory)
-        self._resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
+        self.resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         self.module_hooks = ModuleHooks(
@@ -97,22 +101,13 @@ class Runtime:
             self.offloaded.speculative.gradient_accumulated,
         )
         self.states = SteppedStates(self.memory, self.managed, self.module_hooks.adopted)
-        self._opens_activations = allowance is not None or chosen.are_made
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
-        self.activations = Activations(
-            self.memory,
-            allowance or (lambda: UNLIMITED_BYTES),
-            lambda: LaterPatches(self._attributes),
-            self.observer.moments,
-            chosen,
-            None if budget is None else functools.partial(self._search_plans, budget, say),
-        )
-        if budget is not None:
-            budget.watch(self.activations)
-            self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
+        self.activations = self._make_activations(allowance, chosen or Choices(), budget, say)
         self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)
         self._stepping: set[int] = set()  # The threads that step.
-        self.blocks = self._record_blocks() if stepping.records_blocks else None
+        self.blocks: BlockRecording | None = None
+        if stepping.records_blocks:
+            self.blocks = BlockRecording(self.memory.arenas, lambda: bool(self._stepping))
         self._phases = [*first_phases, *self._make_phases(shares_contents)]
         self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
         self._undo: list[Callable[[], None]] = []
@@ -126,12 +121,35 @@ class Runtime:
             host_bytes=budget.take_most_host_bytes if budget and budget.limits_host else None,
         )
 
+    def _make_activations(
+        self,
+        allowance: Callable[[], int] | None,
+        chosen: Choices,
+        budget: Budget | None,
+        say: Callable[[str], None],
+    ) -> Activations:
+        if allowance is None and budget is not None:
+            allowance = budget.allowance_bytes
+        self._opens_activations = allowance is not None or chosen.are_made
+        made = Activations(
+            self.memory,
+            allowance or (lambda: UNLIMITED_BYTES),
+            lambda: LaterPatches(self._attributes),
+            self.observer.moments,
+            chosen,
+            None if budget is None else functools.partial(self._search_plans, budget, say),
+        )
+        if budget is not None:
+            budget.watch(made)
+            self.observer.count_kept_activations(lambda: made.kept_bytes)
+        return made
+
     def _make_offloaded_steps(self, training: Training | None) -> OffloadedSteps:
         return OffloadedSteps(
             self.memory,
             self.observer,
             training,
-            job=self._resumed_job,
+            job=self.resumed_job,
             around_rest=self._device.around_rest,
             name_at=self.names.parameter_at,
         )
@@ -147,7 +165,7 @@ class Runtime:
             RankValues(self.names.parameter_at) if on_device else None,
             CommonParameters(self.memory, on_device=on_device) if shares_contents else None,
             self._device,
-            self._resumed_job,
+            self.resumed_job,
             self.states,
             self.observer,
             self.activations,
@@ -198,7 +216,7 @@ class Runtime:
             self.activations.open()
         if gpu is not None:
             self._attributes.when_imported("torch._dynamo.eval_frame", gpu.leaves.skip_calls)
-        if self._resumed_job is not None:
+        if self.resumed_job is not None:
             handle = torch_modules.register_module_forward_pre_hook(self._before_module)
             self._undo.append(handle.remove)
 
@@ -288,11 +306,6 @@ class Runtime:
             for phase in reversed(self._phases):
                 phase.end_iteration()
 
-    def adopt_apart(self, parameter: torch.Tensor, row: int) -> None:
-        """Moves a parameter into chunks that have those of the same `row` only, 1 or 2, and none of
-        a model's own."""
-        adopt(self.memory, parameter, Kind.PARAMETER, row)
-
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.module_hooks.adopt_parameter(parameter)
 
@@ -301,18 +314,8 @@ class Runtime:
             self._before_forward()
 
     def _before_forward(self) -> None:
-        if self._resumed_job is not None:
-            self._resumed_job.before_forward()
-
-    def go_on_from(self, exchange: Exchange) -> None:
-        """The nodes of a named job have agreed on what it goes on from. REQUIRES: commits_steps."""
-        assert self._resumed_job is not None
-        self._resumed_job.go_on_from(exchange)
-
-    @property
-    def commits_steps(self) -> bool:
-        """Whether each step is committed with a step manifest."""
-        return self._resumed_job is not None
+        if self.resumed_job is not None:
+            self.resumed_job.before_forward()
 
     def _search_plans(
         self, budget: Budget, say: Callable[[str], None], without_search: Planner
@@ -321,11 +324,8 @@ class Runtime:
         self.searched_plans = SearchedPlans(budget, trace, without_search, say)
         return self.searched_plans
 
-    def _record_blocks(self) -> BlockRecording:
-        return BlockRecording(self.memory.arenas, lambda: bool(self._stepping))
-
     def _steps_elsewhere(self) -> bool:
-        return self._resumed_job is not None or self.offloaded.in_parts
+        return self.resumed_job is not None or self.offloaded.in_parts
 
     def _on_wrapping(self, wrapping: torch.nn.Module, model: torch.nn.Module) -> None:
         for phase in self._phases:
@@ -350,45 +350,21 @@ def parameters_in(start: int, end: int) -> list[str]:
     return _latest_names.parameters_in(start, end)
 
 
-def start(
-    client: Client,
-    observer: Observer,
-    *,
-    adopt_everything: bool,
-    allowance: Callable[[], int] | None = None,
-    chosen: Choices | None = None,
-    training: Training | None = None,
-    shares_contents: bool = False,
-    first_phases: Sequence[StepPhase] = (),
-    stepping: Stepping | None = None,
-    budget: Budget | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> Runtime:
-    """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
-    process may keep now; None: what `budget` leaves, or all. `chosen`: the script's choices for
-    them. `shares_contents`: other scripts of the user may have sessions with the daemon.
-    `first_phases` come before those of memtide, and behind a step after them. `say` is called with
-    each plan of activations, in a line. REQUIRES: there is no runtime; everything is adopted, if
-    steps are committed."""
-    global _current, _latest_names
-    assert _current is None
-    runtime = Runtime(
-        client,
-        observer,
-        adopt_everything=adopt_everything,
-        allowance=budget.allowance_bytes if budget and not allowance else allowance,
-        chosen=chosen or Choices(),
-        training=training,
-        shares_contents=shares_contents,
-        first_phases=first_phases,
-        stepping=stepping or Stepping(),
-        budget=budget,
-        say=say,
-    )
-    _latest_names = runtime.names
-    runtime.install()
-    _current = runtime
-    return runtime
+def _starting(make: Callable[_Arguments, Runtime]) -> Callable[_Arguments, Runtime]:
+    def start(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Runtime:
+        """Makes and installs the process's runtime. REQUIRES: there is none."""
+        global _current, _latest_names
+        assert _current is None
+        runtime = make(*args, **kwargs)
+        _latest_names = runtime.names
+        runtime.install()
+        _current = runtime
+        return runtime
+
+    return start
+
+
+start = _starting(Runtime)
 
 
 def stop() -> None:

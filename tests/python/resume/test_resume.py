@@ -375,7 +375,7 @@ class Wire:
 def go_on_from(wire: Wire) -> None:
     runtime = runtimes.current()
     assert runtime is not None
-    runtime.go_on_from(wire)  # type: ignore[arg-type]
+    runtime.resumed_job.go_on_from(wire)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

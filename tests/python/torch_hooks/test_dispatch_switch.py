@@ -277,7 +277,7 @@ def test_no_phase_begins_while_the_offloaded_steps(
 
 def test_no_phase_begins_for_a_named_job(runtime: Runtime) -> None:
     training = Training().warm_up()
-    runtime._resumed_job = object()  # type: ignore[assignment]
+    runtime.resumed_job = object()  # type: ignore[assignment]
     assert not begins_phase(runtime, training)
 
 

@@ -19,8 +19,6 @@ from memtide._memory.lease_window import LeaseWindow
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.op_schema import (
-    are_fake,
-    has_own_dispatch,
     name_of,
     pieces_of,
     run,
@@ -50,16 +48,7 @@ class StepDispatchMode(OwnMode):
         self._window = LeaseWindow(memory.ledger)
         self._born: Counter[int] = Counter()  # After the image of each tensor, by its address.
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if has_own_dispatch(types):
-            return func(*args, **kwargs) if are_fake(types) else NotImplemented
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in _LIKE_OPERATIONS and self._creates_state(args, kwargs):
             return self._create_state(func, args, kwargs)
         if not self._memory.ledger.active or self._memory.ledger.strict:

@@ -21,7 +21,6 @@ from memtide._torch_hooks import (
     fsdp,
     parameter_hooks,
     torch_save,
-    wrapped_models,
 )
 from memtide._torch_hooks.around_step import (
     foreach_batching,
@@ -52,6 +51,13 @@ def _update_function(module: str, name: str, until: Version | None) -> Patch:
     )
 
 
+def _with(
+    part: Callable[[Context], Any], make: Callable[..., Function]
+) -> Callable[[Context], Maker]:
+    """Has `make` called with a part of the context and the original."""
+    return lambda context: partial(make, part(context))
+
+
 def _offloading(form: FunctionalSignature, context: Context) -> Maker:
     return partial(context.offloaded.around, form)
 
@@ -64,32 +70,9 @@ def _leasing(name: str, context: Context) -> Maker:
     return partial(context.collectives.leasing, name)
 
 
-def _grouping(
-    make: Callable[[GpuCollectives, Callable[..., Any]], Callable[..., Any]], context: Context
-) -> Maker:
-    assert isinstance(context.collectives, GpuCollectives)
-    return partial(make, context.collectives)
-
-
-def _reducing(make: Callable[..., Any], context: Context) -> Maker:
-    return partial(make, context.memory)
-
-
-def _switching(make: Callable[..., Function], context: Context) -> Maker:
-    assert context.switch is not None
-    return partial(make, context.switch)
-
-
 def _calling(kind: type[torch.nn.Module], context: Context) -> Maker:
     assert context.leaves is not None
     return partial(context.leaves.calling, kind)
-
-
-def _leasing_compiled(
-    make: Callable[[CompiledLeases, Callable[..., Any]], Callable[..., Any]], context: Context
-) -> Maker:
-    assert context.compiled is not None
-    return partial(make, context.compiled)
 
 
 def _starting_threads(context: Context) -> Maker:
@@ -101,10 +84,6 @@ def _starting_threads(context: Context) -> Maker:
         return context.saved_tensors.starting_threads(original)
 
     return starting
-
-
-def _hooking(make: Callable[..., Function], context: Context) -> Maker:
-    return partial(make, context.saved_tensors)
 
 
 _UPDATE_FUNCTIONS = {
@@ -206,7 +185,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="torch.nn.parallel.distributed:DistributedDataParallel",
         name="__init__",
         why="layers that are to share do so before ranks know their parameters",
-        make=lambda c: partial(wrapped_models.wrapping_models, c.on_wrapping),
+        make=lambda c: partial(parameter_hooks.wrapping_models, c.on_wrapping),
         when=When.EVERYTHING,
         absent="memtide run --share under DistributedDataParallel",
     ),
@@ -225,7 +204,7 @@ PATCHES: tuple[Patch, ...] = (
             owner="torch.distributed.distributed_c10d:ProcessGroup",
             name=name,
             why="coalesced collectives are launched when their group ends: till then it has leases",
-            make=partial(_grouping, make),
+            make=_with(lambda c: c.collectives, make),
             when=When.GPU,
             absent="coalesced collectives and batch_isend_irecv over tensors in chunks",
         )
@@ -261,7 +240,7 @@ PATCHES: tuple[Patch, ...] = (
             owner=f"{_SHARDED_GROUPS}:FSDPParamGroup",
             name=name,
             why="gradients of this rank's parts are there, and are adopted",
-            make=partial(_reducing, make),
+            make=_with(lambda c: c.memory, make),
             when=When.EVERYTHING,
             since=(2, 6),
             absent="gradients of sharded parameters stay in ordinary memory",
@@ -288,7 +267,7 @@ PATCHES: tuple[Patch, ...] = (
             owner=owner,
             name=name,
             why="a script that calls it may have left an iteration before its step",
-            make=partial(_switching, make),
+            make=_with(lambda c: c.switch, make),
             when=When.GPU,
             absent="running short of memory after an iteration that ended before its step",
         )
@@ -331,7 +310,7 @@ PATCHES: tuple[Patch, ...] = (
             owner="torch._C._autograd",
             name=f"_saved_tensors_hooks_{name}",
             why="torch's function transforms refuse to run under saved-tensor hooks",
-            make=partial(_hooking, make),
+            make=_with(lambda c: c.saved_tensors, make),
             absent="torch.func.grad, vjp and hessian under a memory budget: torch refuses them",
         )
         for name, make in (("disable", DefaultHooks.disabling), ("enable", DefaultHooks.enabling))
@@ -371,7 +350,7 @@ PATCHES: tuple[Patch, ...] = (
             owner="torch._functorch._aot_autograd.runtime_wrappers",
             name=name,
             why="all that a compiled graph uses is leased while it runs",
-            make=partial(_leasing_compiled, make),
+            make=_with(lambda c: c.compiled, make),
             when=When.GPU,
             absent=UNCOMPILED,
         )
