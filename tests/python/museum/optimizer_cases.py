@@ -12,7 +12,7 @@ from memtide._memory.adoption import adopt_state_of
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import tensors_in
-from memtide._optimizer_step import offloaded_step
+from memtide._optimizer_step import offloaded_step, step_in_parts
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 from memtide._torch_hooks.around_step import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
@@ -146,7 +146,7 @@ def a_graph_of_weights_before_the_step() -> Results:
 
 def steps_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A step in parts leaves the versions of the parameters as they were."""
-    patch.setattr(offloaded_step, "increment_version", lambda _: None)
+    patch.setattr(step_in_parts, "increment_version", lambda _: None)
 
 
 CASES = [
