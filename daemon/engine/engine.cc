@@ -111,13 +111,20 @@ void EngineParts::Settle() {
 }
 
 void EngineParts::Advance(ChunkIndex index) {
-  if (!state_.Advance(index)) return;
+  const EngineState::Step step = state_.BeginAdvance(index);
+  if (step == EngineState::Step::kNone) return;
+  if (step == EngineState::Step::kReached) state_.ProceedWaiters(index);
+  if (step == EngineState::Step::kEvicted) state_.FinishEvicts(index);
+  state_.Advance(index);
   records_.WriteForSnapshot(index);
   state_.EndAdvance(index);
 }
 
 void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
   if (check.job->contents != nullptr) return sharing_.MakeRoom(*check.job, check.tier);
+  if (check.job->is_replacing()) return;  // RegionCopied() lists a room check.
+  // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
+  state_.AdmitWaiting(*check.job, check.tier);
   state_.MakeRoom(*check.job, check.tier);
 }
 
@@ -127,6 +134,11 @@ void EngineParts::HandOnSignals() {
                    [this](const JobMade& s) { jobs_.On(s); },
                    [this](const RegionsReplaced& s) { jobs_.On(s); },
                    [this](const WrittenUnseen& s) { jobs_.On(s); },
+                   [this](const AllocationsPossible& s) { state_.On(s); },
+                   [this](const NoMemoryForChunks& s) { state_.On(s); },
+                   [this](const TierShrunk& s) { state_.On(s); },
+                   [this](const PromotionFailed& s) { state_.On(s); },
+                   [this](const EvictionFailed& s) { state_.On(s); },
                    [this](const ChunkFreed& s) { records_.On(s); },
                    [this](const WritesFail& s) { records_.On(s); },
                    [this](const CommitsPossible& s) { commits_.On(s); },

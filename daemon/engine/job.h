@@ -196,6 +196,10 @@ struct Job {
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   Owner owner() const { return {uid, groups}; }
   JobState state() const { return shares->state(); }
+  // Whether its oldest allocation waits for slots of host memory that it claims.
+  bool waits_to_claim() const {
+    return !allocating.empty() && allocating.front().home.value_or(home) != home;
+  }
   // Whether a host region is being copied: no chunk moves meanwhile.
   bool is_replacing() const { return share(Tier::kHost).replacing() != kNoSegment; }
   // Whether ranks make step parts once, and commit together.

@@ -44,7 +44,6 @@ class EngineState {
   void NoteStripes(StoreId store, StripeCounts counts);
   void SendRegions(const Job& job, uint32_t region);
   void SegmentDropped(uint32_t segment);
-  void RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status);
   void MaybeDropMemory(Job& job);
 
   // --- memory/resize.cc ---
@@ -66,7 +65,8 @@ class EngineState {
 
   // --- memory/failed_memory.cc ---
   // The memory of the chunk's slot at the device cannot be read any more.
-  void DeviceMemoryFailed(ChunkIndex index, const absl::Status& why);
+  // True: the content of the chunk is lost.
+  bool DeviceMemoryFailed(ChunkIndex index, const absl::Status& why);
   // Gives the slot up: the job has one less.
   void RetireSlot(Job& job, Slot slot);
 
@@ -127,20 +127,21 @@ class EngineState {
   void AllocateWaiting(Job& job);
   // nullopt: the allocation waits for memory that is being made.
   absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
-  // Whether the oldest allocation waits for slots of host memory that it claims.
-  static bool WaitsToClaim(const Job& job);
   // The same as TryAllocate for these slots.
   absl::optional<absl::Status> TryClaim(const Job& job, uint32_t count) const;
   void Allocate(Session& session, Job& job, const AllocateCall& event);
-  void RefuseAllocations(Job& job, const absl::Status& status);
+  void On(const AllocationsPossible& signal);
+  void On(const NoMemoryForChunks& signal);
 
   // --- chunks/chunks.cc ---
   // REQUIRES: no fetch waits for the chunk.
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // Frees the slots of a freed chunk and its index, unless a transfer or step uses them.
-  void ForgetChunk(ChunkIndex index);
+  // Frees the slots of a freed chunk and its index, unless a transfer or step uses them. True:
+  // allocations that wait may have their turn.
+  bool ForgetChunk(ChunkIndex index);
+  void ForgetAfterTransfer(ChunkIndex index);
 
   // --- chunks/fetch.cc ---
   void UnpinChunk(ChunkIndex index, size_t pin_index);
@@ -179,6 +180,8 @@ class EngineState {
   Admission TryAgain(Waiter& waiter);
   // Fails the waiting calls that name the chunk: all, or only those that read it.
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
+  void On(const TierShrunk& signal);
+  void On(const PromotionFailed& signal);
   void RevokeLeases(Waiter& waiter);
   void RevokeLeasesAgain(Job& job, Tier tier);
 
@@ -205,8 +208,12 @@ class EngineState {
   // --- chunks/movement.cc ---
   void On(const PrefetchCall& event);
   void On(const TransferDone& event);
-  // The chunk takes its next step. True: what else is to move has its turn, and then EndAdvance().
-  bool Advance(ChunkIndex index);
+  // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
+  // Advance(), for the others. EndAdvance() comes last. kNone: it cannot move. kReached: it is
+  // where waiting calls need it. kEvicted: it has left as calls requested, or is leased.
+  enum class Step { kNone, kMoves, kReached, kEvicted };
+  Step BeginAdvance(ChunkIndex index);
+  void Advance(ChunkIndex index);
   void EndAdvance(ChunkIndex index);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
   // slot.
@@ -272,6 +279,8 @@ class EngineState {
   MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) const;
 
   // --- chunks/evict.cc ---
+  void FinishEvicts(ChunkIndex index);
+  void On(const EvictionFailed& signal);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
 

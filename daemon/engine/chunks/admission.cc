@@ -192,6 +192,7 @@ Admission EngineState::TryAgain(Waiter& waiter) {
 }
 
 void EngineState::AdmitWaiting(Job& job, Tier tier) {
+  if (job.waiting.empty()) return;
   AdmitOldest(job, tier);
   while (const absl::optional<ChunkIndex> index = job.waiting.TakeChanged()) {
     AdmitWatching(job, *index);
@@ -253,6 +254,34 @@ void EngineState::FailNaming(ChunkIndex index, bool only_readers, const absl::St
     // Fail() erases the entry, so the age is read first.
     age = naming->waiter->waiting.age();
     if (!only_readers || naming->access == Access::kRead) Fail(*naming->waiter, why);
+  }
+}
+
+void EngineState::On(const TierShrunk& signal) {
+  const auto found = core_.jobs.find(signal.job);
+  if (found == core_.jobs.end()) return;
+  Job& job = *found->second;
+  const Tier tier = signal.tier;
+  // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
+  // fit.
+  std::vector<Waiter*> newest_first;
+  for (auto entry = core_.waiters.rbegin(); entry != core_.waiters.rend(); ++entry) {
+    Waiter* waiter = entry->second.get();
+    if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
+  }
+  const Share& share = job.share(tier);
+  const uint32_t limit = job.LeaseLimitOf(
+      tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
+  for (Waiter* waiter : newest_first) {
+    const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
+    if (too_many || core_.chunks.CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, signal.why);
+  }
+}
+
+void EngineState::On(const PromotionFailed& signal) {
+  if (signal.is_lost) FailNaming(signal.chunk, /*only_readers=*/true, signal.why);
+  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[signal.chunk].waiters)) {
+    Fail(*waiter, signal.why);
   }
 }
 

@@ -43,10 +43,6 @@ absl::Status EngineState::CheckHome(const Job& job, const AllocateCall& event) c
       " tier, or, for activations of a job with a device, host memory"));
 }
 
-bool EngineState::WaitsToClaim(const Job& job) {
-  return !job.allocating.empty() && job.allocating.front().home.value_or(job.home) != job.home;
-}
-
 absl::optional<absl::Status> EngineState::TryClaim(const Job& job, uint32_t count) const {
   const Share& host = job.share(Tier::kHost);
   const uint32_t slots = host.slots().size();
@@ -173,9 +169,15 @@ void EngineState::Allocate(Session& session, Job& job, const AllocateCall& event
   core_.Emit(std::move(reply));
 }
 
-void EngineState::RefuseAllocations(Job& job, const absl::Status& status) {
-  for (const AllocateCall& call : std::exchange(job.allocating, {}))
-    core_.Refuse(call.call, status);
+void EngineState::On(const AllocationsPossible& signal) {
+  if (Job* const job = core_.FindJob(signal.job)) AllocateWaiting(*job);
+}
+
+void EngineState::On(const NoMemoryForChunks& signal) {
+  Job* const job = core_.FindJob(signal.job);
+  if (job == nullptr) return;
+  for (const AllocateCall& call : std::exchange(job->allocating, {}))
+    core_.Refuse(call.call, signal.why);
 }
 
 }  // namespace memtide

@@ -99,7 +99,7 @@ void EngineState::FreeChunk(ChunkIndex index) {
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.forecast.Free(chunk.member, ClockOf(job));
   for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
-  ForgetChunk(index);
+  if (ForgetChunk(index)) AllocateWaiting(job);
 }
 
 void EngineState::FreeTransient(Job& job, absl::optional<SessionId> owner) {
@@ -111,10 +111,10 @@ void EngineState::FreeTransient(Job& job, absl::optional<SessionId> owner) {
   }
 }
 
-void EngineState::ForgetChunk(ChunkIndex index) {
+bool EngineState::ForgetChunk(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) or On(StepDone) calls again.
-  if (chunk.copies.flight || chunk.in_step()) return;
+  if (chunk.copies.flight || chunk.in_step()) return false;
   Job& job = *chunk.job;
   for (const Tier tier : kAllTiers) {
     if (!chunk.slot(tier)) continue;
@@ -130,11 +130,9 @@ void EngineState::ForgetChunk(ChunkIndex index) {
   core_.chunks.Release(index);
   if (common != nullptr) LeaveContent(*common);
   // Memory of the job, or slots at its home tier, may have become free.
-  if (job.state() == JobState::kEnding) {
-    MaybeDropMemory(job);
-  } else if (!job.allocating.empty()) {
-    AllocateWaiting(job);
-  }
+  if (job.state() != JobState::kEnding) return !job.allocating.empty();
+  MaybeDropMemory(job);
+  return false;
 }
 
 void Requests::On(const DescribeCall& event) {

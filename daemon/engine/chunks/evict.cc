@@ -63,6 +63,17 @@ void Requests::On(const EvictCall& event) {
   core_.evicts.emplace(event.call, std::move(evict));
 }
 
+void EngineState::FinishEvicts(ChunkIndex index) {
+  if (core_.chunks[index].pinned()) {
+    return FinishEvicts(index,
+                        absl::AbortedError(absl::StrCat("chunk ", core_.IdOf(index).value(),
+                                                        " was leased before it was evicted")));
+  }
+  FinishEvicts(index, absl::OkStatus());
+}
+
+void EngineState::On(const EvictionFailed& signal) { FinishEvicts(signal.chunk, signal.why); }
+
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void EngineState::FinishEvicts(ChunkIndex index, const absl::Status& status) {
   core_.chunks[index].evict_to.reset();

@@ -157,6 +157,14 @@ void EngineState::Leave(Waiter& waiter) {
   if (has_homes) core_.ScheduleRoomCheck(job, job.home);  // Those that it did not need are free.
 }
 
+void EngineState::ProceedWaiters(ChunkIndex index) {
+  std::vector<Waiter*> waiters;
+  waiters.swap(core_.chunks[index].waiters);
+  for (Waiter* waiter : waiters) {
+    if (--waiter->missing == 0) Proceed(*waiter);
+  }
+}
+
 void EngineState::Proceed(Waiter& waiter) {
   std::visit([&](const auto& then) { Proceed(waiter, then); }, waiter.then);
 }

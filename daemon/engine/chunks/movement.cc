@@ -8,20 +8,20 @@
 
 namespace memtide {
 
-bool EngineState::Advance(ChunkIndex index) {
+EngineState::Step EngineState::BeginAdvance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies.flight) return false;
+  if (!chunk.live() || chunk.copies.flight) return Step::kNone;
   if (chunk.job->is_replacing()) {  // RegionCopied() lists it again.
     for (const Tier t : kMemoryTiers) UpdateVictim(index, t);
-    return false;
+    return Step::kNone;
   }
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
   if (!chunk.waiters.empty()) {
-    if (PromoteTo(index, chunk.pin_tier)) ProceedWaiters(index);
+    if (PromoteTo(index, chunk.pin_tier)) return Step::kReached;
   } else if (chunk.prefetch_to.has_value()) {
     if (PromoteTo(index, *chunk.prefetch_to)) StopPrefetch(chunk);
   } else if (chunk.evict_to.has_value()) {
@@ -30,13 +30,13 @@ bool EngineState::Advance(ChunkIndex index) {
       if (tier >= *chunk.evict_to || tier == chunk.home || chunk.pinned()) continue;
       gone = gone && EvictFrom(index, tier);
     }
-    if (chunk.pinned()) {
-      FinishEvicts(index, absl::AbortedError(absl::StrCat("chunk ", core_.IdOf(index).value(),
-                                                          " was leased before it was evicted")));
-    } else if (gone) {
-      FinishEvicts(index, absl::OkStatus());
-    }
+    if (gone || chunk.pinned()) return Step::kEvicted;
   }
+  return Step::kMoves;
+}
+
+void EngineState::Advance(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
   // A victim leaves even while its chunk waits for a faster tier: the copy that leaves there may
   // need this very slot.
   if (!chunk.copies.flight && chunk.evict_from.has_value() && EvictFrom(index, *chunk.evict_from)) {
@@ -46,7 +46,6 @@ bool EngineState::Advance(ChunkIndex index) {
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
-  return true;
 }
 
 void EngineState::EndAdvance(ChunkIndex index) {
@@ -69,14 +68,6 @@ void EngineState::FreeUnusedSlots(ChunkIndex index) {
     if (chunk.slot(tier) && !chunk.valid_at(tier) && !chunk.KeepsSlot(tier)) {
       DropCopy(index, tier);
     }
-  }
-}
-
-void EngineState::ProceedWaiters(ChunkIndex index) {
-  std::vector<Waiter*> waiters;
-  waiters.swap(core_.chunks[index].waiters);
-  for (Waiter* waiter : waiters) {
-    if (--waiter->missing == 0) Proceed(*waiter);
   }
 }
 
@@ -230,9 +221,6 @@ void EngineState::DropCopy(ChunkIndex index, Tier tier) {
 }
 
 void EngineState::MakeRoom(Job& job, Tier tier) {
-  if (job.is_replacing()) return;  // RegionCopied() lists a room check.
-  // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
-  if (!job.waiting.empty()) AdmitWaiting(job, tier);
   TierQueues& queues = job.tier(tier);
   Share& share = job.share(tier);
   share.by_slot() ? GiveSurplusBack(job) : ReleaseSurplusSlots(job, tier);

@@ -213,7 +213,8 @@ RunningStep EngineState::EndStep(StepId id, const absl::Status& status,
     if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
     // The job ended while the part ran, and the chunk kept its slots only for it.
     if (!chunk.live()) {
-      ForgetChunk(index);
+      Job& job = *chunk.job;
+      if (ForgetChunk(index)) AllocateWaiting(job);
       continue;
     }
     core_.MarkDirty(index);

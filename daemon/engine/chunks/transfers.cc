@@ -82,7 +82,7 @@ void EngineState::On(const TransferDone& event) {
   }
   if (!status.ok()) NoteFailure(index, status);
   if (event.wrong_bytes) ++core_.counters.wrong_bytes;
-  if (!chunk.live()) return ForgetChunk(index);
+  if (!chunk.live()) return ForgetAfterTransfer(index);
   if (!status.ok()) return TransferFailed(index, flight, event, status);
 
   using Kind = StartTransfer::Kind;
@@ -127,6 +127,11 @@ void EngineState::On(const TransferDone& event) {
   core_.ScheduleChunk(index);
 }
 
+void EngineState::ForgetAfterTransfer(ChunkIndex index) {
+  const JobId job = core_.chunks[index].job->id;
+  if (ForgetChunk(index)) core_.work.Send(AllocationsPossible{job});
+}
+
 void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                                  const absl::Status& status) {
   Chunk& chunk = core_.chunks[index];
@@ -135,12 +140,12 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
                      absl::StrCat("chunk ", core_.IdOf(index).value(), ": ", status.message()));
   job.last_error = named;
   const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
-  if (absl::IsDataLoss(status) && on_device) DeviceMemoryFailed(index, named);
+  const bool is_lost = absl::IsDataLoss(status) && on_device && DeviceMemoryFailed(index, named);
   if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
-    FinishEvicts(index, named);
+    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{index, named});
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
@@ -154,7 +159,8 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
     const bool awaits_writes = saving.has_value() && !saving->is_started;
     if (failed.tries >= 2 && awaits_writes) core_.work.Send(WritesFail{job.id, named});
   }
-  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) {
+  const bool is_awaited = !chunk.waiters.empty() && !is_lost;
+  if (is_awaited || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
       chunk.failures = 0;
       const bool lost = flight.from == Tier::kSsd && absl::IsDataLoss(status);
@@ -166,8 +172,7 @@ void EngineState::TransferFailed(ChunkIndex index, const Flight& flight, const T
                          LastMomentsOf(chunk), "Resume from a checkpoint"));
       }
       StopPrefetch(chunk);
-      const std::vector<Waiter*> waiters = chunk.waiters;
-      for (Waiter* waiter : waiters) Fail(*waiter, named);
+      if (is_awaited) core_.work.Send(PromotionFailed{index, named});
     }
   }
   core_.ScheduleChunk(index);

@@ -103,7 +103,7 @@ void EngineState::ScrubDone(ChunkIndex index, const Flight& flight, const Transf
   next_scrub_ = scrub_began_ + (core_.now - scrub_began_) * kScrubPart;
   if (done.wrong_bytes) ++core_.counters.wrong_bytes;
   Chunk& chunk = core_.chunks[index];
-  if (!chunk.live()) return ForgetChunk(index);
+  if (!chunk.live()) return ForgetAfterTransfer(index);
   core_.ScheduleChunk(index);
   // The content has been written anew meanwhile, or has moved to the chunk by a commit.
   const bool same = flight.version == chunk.version && chunk.member == scrub_.member &&

@@ -105,7 +105,7 @@ void EngineState::On(const SlotReleased& event) {
   core_.ledger.SlotReleased(share, share.NumberOf(event.place));
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   core_.ScheduleRoomCheck(job, Tier::kHost);
-  if (WaitsToClaim(job)) AllocateWaiting(job);
+  if (job.waits_to_claim()) core_.work.Send(AllocationsPossible{job.id});
 }
 
 void EngineState::On(const SlotPopulated& event) {
@@ -127,7 +127,7 @@ void EngineState::On(const SlotPopulated& event) {
   // victim, the next Tick tries again.
   const bool has_victim = job.tier(Tier::kHost).victims.size() > 0;
   if (event.status.ok() || has_victim) core_.ScheduleRoomCheck(job, Tier::kHost);
-  if (WaitsToClaim(job)) AllocateWaiting(job);
+  if (job.waits_to_claim()) core_.work.Send(AllocationsPossible{job.id});
 }
 
 }  // namespace memtide

@@ -8,22 +8,22 @@
 
 namespace memtide {
 
-void EngineState::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
+bool EngineState::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
   // A client that has the chunk leased, or is about to, meets the error itself. The slot goes when
   // the lease has ended, and the copy is to leave again. Slots at the home tier stay.
   const bool in_use = chunk.pinned_at(Tier::kDevice) && chunk.valid_at(Tier::kDevice);
-  if (!chunk.slot(Tier::kDevice) || in_use || job.home == Tier::kDevice) return;
+  if (!chunk.slot(Tier::kDevice) || in_use || job.home == Tier::kDevice) return false;
   core_.MarkDirty(index);
   const bool had_content = !chunk.copies.valid.empty();
   chunk.copies.valid.Remove(Tier::kDevice);
   RetireSlot(job, std::exchange(chunk.slot(Tier::kDevice), Slot()));
   Rank(index);
-  if (!had_content || !chunk.copies.valid.empty()) return;
+  if (!had_content || !chunk.copies.valid.empty()) return false;
   chunk.copies.torn = chunk.copies.memory_failed = true;
-  FailNaming(index, /*only_readers=*/true, why);
-  for (Waiter* waiter : std::vector<Waiter*>(chunk.waiters)) Fail(*waiter, why);
+  core_.work.Send(PromotionFailed{index, why, /*is_lost=*/true});
+  return true;
 }
 
 void EngineState::RetireSlot(Job& job, Slot slot) {
@@ -42,11 +42,11 @@ void EngineState::RetireSlot(Job& job, Slot slot) {
     core_.Emit(SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
   }
   LetGo(job, region, job.sessions);
-  RefuseWhatNoLongerFits(
-      job, Tier::kDevice,
-      absl::ResourceExhaustedError(
-          absl::StrCat("memory of the GPU failed, and the job has ", slots.size(),
-                       " slots there now, which are too few for this call; raise --device-pool")));
+  core_.work.Send(
+      TierShrunk{job.id, Tier::kDevice,
+                 absl::ResourceExhaustedError(absl::StrCat(
+                     "memory of the GPU failed, and the job has ", slots.size(),
+                     " slots there now, which are too few for this call; raise --device-pool"))});
 }
 
 }  // namespace memtide

@@ -109,7 +109,7 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     if (job.contents != nullptr) core_.work.Send(NoMemoryForContents{job.id});
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
-      RefuseAllocations(job, status);
+      core_.work.Send(NoMemoryForChunks{job.id, status});
     }
   } else if (core_.ledger.SegmentMade(share, number)) {
     core_.MarkDirty(job);
@@ -126,10 +126,10 @@ void EngineState::SegmentMade(Tier tier, uint32_t number, const absl::Status& st
     if (job.shares->pending() == 0) core_.work.Send(JobMade{job.id});
     return;
   }
-  if (!status.ok()) RefuseWhatNoLongerFits(job, tier, status);
+  if (!status.ok()) core_.work.Send(TierShrunk{job.id, tier, status});
   FinishResize(job);
   core_.ScheduleRoomCheck(job, tier);
-  AllocateWaiting(job);
+  core_.work.Send(AllocationsPossible{job.id});
   core_.work.NoteMovement();
 }
 
@@ -143,24 +143,6 @@ void EngineState::SendRegions(const Job& job, uint32_t region) {
   for (const SessionId session : job.sessions) {
     // Sessions that still wait for their Open get all regions with its answer.
     if (!core_.sessions.Find(session)->opening) core_.Emit(SendRegion{session, RegionId(region)});
-  }
-}
-
-// The tier is smaller than it was when these fetches were accepted, for good or until a Tick.
-void EngineState::RefuseWhatNoLongerFits(Job& job, Tier tier, const absl::Status& status) {
-  // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
-  // fit.
-  std::vector<Waiter*> newest_first;
-  for (auto entry = core_.waiters.rbegin(); entry != core_.waiters.rend(); ++entry) {
-    Waiter* waiter = entry->second.get();
-    if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
-  }
-  const Share& share = job.share(tier);
-  const uint32_t limit = job.LeaseLimitOf(
-      tier, share.make_later() ? share.slots().backed_slots() : share.most_slots());
-  for (Waiter* waiter : newest_first) {
-    const bool too_many = waiter->admitted && job.tier(tier).pinned_chunks() > limit;
-    if (too_many || core_.chunks.CountRoom(waiter->chunks, tier) > limit) Fail(*waiter, status);
   }
 }
 

@@ -80,10 +80,10 @@ void EngineState::On(const ResizeCall& event) {
     FinishResize(job);
   }
   if (!grows) {
-    RefuseWhatNoLongerFits(
-        job, Tier::kDevice,
+    core_.work.Send(TierShrunk{
+        job.id, Tier::kDevice,
         absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
-                                                  " chunks, which are too few for this call")));
+                                                  " chunks, which are too few for this call"))});
   }
   core_.ScheduleRoomCheck(job, Tier::kDevice);
 }
