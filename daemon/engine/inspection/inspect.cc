@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/inspection.h"
 #include "daemon/engine/inspection/info.h"
+#include "daemon/engine/inspection/inspection.h"
 
 namespace memtide {
 

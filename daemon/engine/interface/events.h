@@ -165,7 +165,7 @@ struct DiscardCall {
   std::vector<ChunkId> chunks;
 };
 // The session will not write these chunks soon: those whose bytes another session of the user has
-// offered, too, come to share one content (common/offers.cc). Answered when all that can be shared
+// offered, too, come to share one content (sharing/offers.cc). Answered when all that can be shared
 // now is shared. What is leased, or used by a call, stays as it is.
 struct OfferCall {
   CallId call;
@@ -176,8 +176,8 @@ struct OfferCall {
   bool repeats = false;
 };
 // New chunks with the content of `chunks`, of which no byte is copied: all hold it in common until
-// one of them is written (common/duplicates.cc). Answered with AllocateReply: one chunk for each of
-// `chunks`, in their order, then the next copies of them.
+// one of them is written (sharing/duplicates.cc). Answered with AllocateReply: one chunk for each
+// of `chunks`, in their order, then the next copies of them.
 struct DuplicateCall {
   CallId call;
   SessionId session;

@@ -1,10 +1,10 @@
 // What the engine does when the ShareLedger moves memory between jobs.
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/memory/memory.h"
 
 namespace memtide {
 
-ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
+ShareLedger::Opens Memory::WaitingOpens(Pool pool) const {
   ShareLedger::Opens opens;
   for (const WaitingOpen& open : core_.opens) core_.ledger.Count(open.call, pool, &opens);
   return opens;
@@ -13,7 +13,7 @@ ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
 // What each elastic job must keep: no accepted call may fail for a reclaim. Leases of a device end
 // with each step of their client, which then has a smaller budget. But a fetch that is admitted and
 // not granted needs its slots beside them.
-ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
+ShareLedger::Demands Memory::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : core_.jobs) {
     if (!job->share(tier).is_elastic()) continue;
@@ -24,7 +24,7 @@ ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   return demands;
 }
 
-void EngineState::Apply(const ShareLedger::Change& change) {
+void Memory::Apply(const ShareLedger::Change& change) {
   const auto found = core_.jobs.find(change.job);
   MEMTIDE_CHECK(found != core_.jobs.end());
   Job& job = *found->second;
@@ -38,13 +38,13 @@ void EngineState::Apply(const ShareLedger::Change& change) {
   core_.ScheduleRoomCheck(job, change.tier);
 }
 
-void EngineState::Apply(const ShareLedger::Changes& changes) {
+void Memory::Apply(const ShareLedger::Changes& changes) {
   for (const ShareLedger::Change& change : changes) Apply(change);
 }
 
 // Slots that other jobs never used are free as soon as they are reclaimed. Slots in use become free
 // later: ServeFreed() then lists a room check, which leads here again.
-void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
+void Memory::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
   const absl::optional<ShareLedger::Growth> growth = core_.ledger.PlanGrowth(share, lacking, opens);
@@ -59,7 +59,7 @@ void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_recl
   if (change.has_value()) Apply(*change);
 }
 
-bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
+bool Memory::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   const auto within_quotas = [&](Tier tier) {
     return core_.ledger.WithinQuotas(owner, core_.ledger.PoolFor(open, tier),
                                      core_.ledger.NeededToOpen(open, tier));
@@ -91,17 +91,7 @@ bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   return lacks;
 }
 
-void EngineState::On(const SetQuotasCall& event) {
-  if (event.number > quotas_number_) {
-    quotas_number_ = event.number;
-    core_.ledger.SetQuotas(event.quotas);
-    SetBudgets(event.quotas);
-    ShrinkOverQuota();
-  }
-  core_.Answer(event.call);
-}
-
-void EngineState::ShrinkOverQuota() {
+void Memory::ShrinkOverQuota() {
   if (!core_.ledger.has_quotas()) return;
   for (const ShareLedger::Reclaim& reclaim : core_.ledger.OverQuota()) {
     Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
@@ -110,7 +100,7 @@ void EngineState::ShrinkOverQuota() {
 
 // Jobs that wait for memory of others have it first. Were it left for the next job that asks, a job
 // above its fair share could take it again and again.
-bool EngineState::ServeFreed() {
+bool Memory::ServeFreed() {
   const bool freed = core_.ledger.TakeFreed();
   if (ended_.empty() && !freed) return false;
   // No listed work points at a job any more: Settle() has taken all of it.
