@@ -54,7 +54,7 @@ absl::optional<absl::Status> Calls::TryClaim(const Job& job, uint32_t count) con
   const uint32_t guaranteed = std::max(host.guaranteed(), host.slots_for_claims());
   const bool exceeds =
       host.is_elastic() && claimed > guaranteed &&
-      job.chunk_size * (claimed - guaranteed) > core_.ledger.Unguaranteed({Tier::kHost});
+      job.chunk_size * (claimed - guaranteed) > core_.ledger.pools().Unguaranteed({Tier::kHost});
   if (exceeds || std::max(claimed, host.claims() + count + used) > slots) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", count, " chunks with their home in host memory; ", host.claims(), " of the ",
@@ -86,7 +86,7 @@ absl::optional<absl::Status> Calls::TryAllocate(const Job& job, const AllocateCa
   const uint32_t wanted = job.HomeSlotsFor(used + event.count);
   if (!claims && wanted > slots) {
     // The memory of slots is made on demand, so the condition counts live chunks, not free slots.
-    if (home.is_elastic()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckQuota(home, wanted));
+    if (home.is_elastic()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.quotas().CheckQuota(home, wanted));
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", event.count, " chunks of ", FormatBytes(job.chunk_size), "; the job's ",
         TierName(job.home), " share holds ", slots / job.HomeSlotsFor(1),

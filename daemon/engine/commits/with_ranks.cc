@@ -192,7 +192,7 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || sharing_.HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 

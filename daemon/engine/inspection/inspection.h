@@ -28,6 +28,7 @@ class Inspection {
   };
   ChunkSums SumChunks() const;
   void ListSession(const Session& session, InspectReply* seen) const;
+  void ListJobs(const InspectCall& event, InspectReply* seen) const;
   void ListChunks(const InspectCall& event, InspectReply* seen) const;
 
   Core& core_;

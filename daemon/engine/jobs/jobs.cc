@@ -55,7 +55,7 @@ absl::Status Jobs::CheckOpen(const OpenCall& event) const {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
   if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(records_.CheckDurable(event));
-  return core_.ledger.CheckDevice(event);
+  return core_.ledger.pools().CheckDevice(event);
 }
 
 // A name belongs to one user: the job of another user with the same name is never joined.
@@ -86,7 +86,7 @@ absl::Status Jobs::CheckJoins(const Job& job, const OpenCall& event) const {
                      ", not on device ", *event.device,
                      ": join it from a process that uses that device, or end it first"));
   }
-  if (device.exists()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.StateOf(device.pool().device));
+  if (device.exists()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.pools().StateOf(device.pool().device));
   if (event.ranks != job.ranks) {
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", RanksText(job.ranks), ", not ",
@@ -123,38 +123,40 @@ void Jobs::On(const OpenCall& event) {
   OpenNowOrLater(*session, event, core_.now + kEndingPatience);
 }
 
+void Jobs::JoinNowOrLater(Job& job, Session& session, const OpenCall& event, Instant deadline) {
+  if (!event.chunk_size.IsZero() && event.chunk_size != job.chunk_size) {
+    return core_.Refuse(event.call,
+                        absl::FailedPreconditionError(absl::StrCat(
+                            "job \"", job.name, "\" has chunks of ", FormatBytes(job.chunk_size),
+                            ", not of ", FormatBytes(event.chunk_size))));
+  }
+  const absl::Status joins = CheckJoins(job, event);
+  if (!joins.ok()) return core_.Refuse(event.call, joins);
+  if (const absl::Status exposed = memory_.CheckExposed(job); !exposed.ok()) {
+    // Regions are replaced as soon as the job has no session.
+    if (!job.sessions.empty() && core_.now >= deadline) return core_.Refuse(event.call, exposed);
+    session.opening = true;
+    core_.opens.push_back({event, deadline});
+    return;
+  }
+  // Until the Open is answered, the session counts as opening, and does not expire.
+  session.job = &job;
+  commits_.SetRank(session, event);
+  session.opening = true;
+  if (job.keeps_ranks()) TakePlaceOfRank(job, session);
+  if (event.durable_every > 0) records_.SetDurable(job, event.durable_every);
+  job.sessions.push_back(session.id);
+  job.joining.push_back(event);
+  if (job.state() == JobState::kLingering) core_.ledger.SetState(*job.shares, JobState::kRunning);
+  // A job in kMaking answers when its first memory is made.
+  if (job.state() == JobState::kRunning) FinishOpening(job);
+}
+
 void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline) {
   const absl::Status in_group = commits_.CheckGroup(session, event);
   if (!in_group.ok()) return core_.Refuse(event.call, in_group);
-  if (Job* job = FindJobToJoin(event, session.uid)) {
-    if (!event.chunk_size.IsZero() && event.chunk_size != job->chunk_size) {
-      return core_.Refuse(
-          event.call, absl::FailedPreconditionError(absl::StrCat(
-                          "job \"", job->name, "\" has chunks of ", FormatBytes(job->chunk_size),
-                          ", not of ", FormatBytes(event.chunk_size))));
-    }
-    const absl::Status joins = CheckJoins(*job, event);
-    if (!joins.ok()) return core_.Refuse(event.call, joins);
-    if (const absl::Status exposed = memory_.CheckExposed(*job); !exposed.ok()) {
-      // Regions are replaced as soon as the job has no session.
-      if (!job->sessions.empty() && core_.now >= deadline) return core_.Refuse(event.call, exposed);
-      session.opening = true;
-      core_.opens.push_back({event, deadline});
-      return;
-    }
-    // Until the Open is answered, the session counts as opening, and does not expire.
-    session.job = job;
-    commits_.SetRank(session, event);
-    session.opening = true;
-    if (job->keeps_ranks()) TakePlaceOfRank(*job, session);
-    if (event.durable_every > 0) records_.SetDurable(*job, event.durable_every);
-    job->sessions.push_back(session.id);
-    job->joining.push_back(event);
-    if (job->state() == JobState::kLingering)
-      core_.ledger.SetState(*job->shares, JobState::kRunning);
-    // A job in kMaking answers when its first memory is made.
-    if (job->state() == JobState::kRunning) FinishOpening(*job);
-    return;
+  if (Job* const job = FindJobToJoin(event, session.uid)) {
+    return JoinNowOrLater(*job, session, event, deadline);
   }
   if (event.chunk_size.IsZero()) {
     return core_.Refuse(event.call,

@@ -67,6 +67,7 @@ class Jobs {
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
   // Joins or creates the job, or waits while jobs that end have the memory for it.
   void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
+  void JoinNowOrLater(Job& job, Session& session, const OpenCall& event, Instant deadline);
   absl::Status MakeJob(const OpenCall& event, Session& session);
   void AnswerOpen(Job& job, const OpenCall& event);
   void LeaveJob(Session& session);

@@ -9,7 +9,7 @@
 namespace memtide {
 
 void Jobs::On(const DeviceState& event) {
-  core_.ledger.SetState(event.device, event.state);
+  core_.ledger.pools().SetState(event.device, event.state);
   if (event.state.ok()) return;
   std::vector<Job*> jobs;
   for (const auto& [id, job] : core_.jobs) {

@@ -7,6 +7,30 @@
 
 namespace memtide {
 
+namespace {
+
+// The error of a call whose chunks did not reach its tier before its deadline.
+absl::Status NotInTime(const Waiter& waiter) {
+  const Job& job = *waiter.job;
+  std::string text = absl::StrCat(
+      waiter.chunks.size(), " chunks were not at the ", TierName(waiter.tier), " tier in time: ",
+      waiter.admitted ? "they are on their way"
+                      : absl::StrCat(job.tier(waiter.tier).pinned_chunks(), " of ",
+                                     job.share(waiter.tier).slots().size(),
+                                     " slots are leased; release some, or raise the pool"));
+  const uint32_t quarantined = job.share(waiter.tier).slots().quarantined_slots();
+  if (quarantined > 0) {
+    absl::StrAppend(&text, "; ", quarantined,
+                    " slots wait until what a killed process left on the device has ended");
+  }
+  if (!job.last_error.ok()) {
+    absl::StrAppend(&text, "; last failure: ", job.last_error.message());
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+}  // namespace
+
 void Jobs::On(const ClientConnected& event) {
   const absl::Status status =
       core_.draining || core_.refuses_sessions
@@ -124,7 +148,7 @@ void Jobs::On(const Tick&) {
       if (!job->share(tier).exists()) continue;
       // What waited has found room in its own job since, and nothing that others gave back came.
       const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
-      if (!waits) core_.ledger.Satisfy(job->share(tier));
+      if (!waits) core_.ledger.elastic().Satisfy(job->share(tier));
       core_.ScheduleRoomCheck(*job, tier);
     }
   }
@@ -156,22 +180,7 @@ void Jobs::ExpireCalls() {
       continue;
     }
     ++core_.counters.deadlines_exceeded;
-    std::string text = absl::StrCat(
-        waiter->chunks.size(), " chunks were not at the ", TierName(waiter->tier),
-        " tier in time: ",
-        waiter->admitted ? "they are on their way"
-                         : absl::StrCat(job.tier(waiter->tier).pinned_chunks(), " of ",
-                                        job.share(waiter->tier).slots().size(),
-                                        " slots are leased; release some, or raise the pool"));
-    const uint32_t quarantined = job.share(waiter->tier).slots().quarantined_slots();
-    if (quarantined > 0) {
-      absl::StrAppend(&text, "; ", quarantined,
-                      " slots wait until what a killed process left on the device has ended");
-    }
-    if (!job.last_error.ok()) {
-      absl::StrAppend(&text, "; last failure: ", job.last_error.message());
-    }
-    sharing_.Fail(*waiter, absl::DeadlineExceededError(text));
+    sharing_.Fail(*waiter, NotInTime(*waiter));
   }
   for (const auto& [id, job] : core_.jobs) {
     for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {

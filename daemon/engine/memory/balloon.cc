@@ -39,9 +39,10 @@ void Memory::On(const HostMemory& event) {
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are
     // taken to be alike.
-    rises[id] = std::min(rise, core_.ledger.capacity({Tier::kHost})) * job->sessions.size();
+    rises[id] = std::min(rise, core_.ledger.pools().capacity({Tier::kHost})) * job->sessions.size();
   }
-  Apply(core_.ledger.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
+  Apply(
+      core_.ledger.balloons().BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
   const bool balloon = std::any_of(core_.jobs.begin(), core_.jobs.end(), [](const auto& entry) {
     return entry.second->share(Tier::kHost).balloon() > 0;
   });
@@ -77,7 +78,7 @@ void Memory::ReleaseSurplusSlots(Job& job, Tier tier) {
   if (tier != Tier::kHost || job.home != Tier::kSsd || job.state() == JobState::kEnding) return;
   Share& share = job.share(tier);
   while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
-    const SlotNumber slot = core_.ledger.ReleaseSlot(share);
+    const SlotNumber slot = core_.ledger.balloons().ReleaseSlot(share);
     // Without a balloon the slot goes to another job.
     if (share.balloon() > 0) core_.counters.balloon += job.chunk_size;
     core_.Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size, job.id});
@@ -86,14 +87,14 @@ void Memory::ReleaseSurplusSlots(Job& job, Tier tier) {
 
 void Memory::DeflateForWaiting(Job& job, Tier tier) {
   const TierQueues& queues = job.tier(tier);
-  const absl::optional<ShareLedger::Change> change =
-      core_.ledger.DeflateFor(job.share(tier), queues.slot_queue.size(), queues.evicting.value());
+  const absl::optional<ShareLedger::Change> change = core_.ledger.balloons().DeflateFor(
+      job.share(tier), queues.slot_queue.size(), queues.evicting.value());
   if (change.has_value()) Apply(*change);
 }
 
 void Memory::PopulateNextSlot(Job& job) {
   Share& share = job.share(Tier::kHost);
-  const absl::optional<SlotNumber> slot = core_.ledger.PopulateSlot(share);
+  const absl::optional<SlotNumber> slot = core_.ledger.balloons().PopulateSlot(share);
   if (slot.has_value()) core_.Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size, job.id});
 }
 
@@ -102,7 +103,7 @@ void Memory::On(const SlotReleased& event) {
   if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(Tier::kHost);
-  core_.ledger.SlotReleased(share, share.NumberOf(event.place));
+  core_.ledger.balloons().SlotReleased(share, share.NumberOf(event.place));
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   core_.ScheduleRoomCheck(job, Tier::kHost);
   if (job.waits_to_claim()) core_.work.Send(AllocationsPossible{job.id});
@@ -115,10 +116,10 @@ void Memory::On(const SlotPopulated& event) {
   Share& share = job.share(Tier::kHost);
   const SlotNumber slot = share.NumberOf(event.place);
   if (event.status.ok()) {
-    core_.ledger.SlotPopulated(share, slot);
+    core_.ledger.balloons().SlotPopulated(share, slot);
   } else {
     // Not Apply(): a room check now would populate the slot again, without end.
-    const ShareLedger::Change smaller = core_.ledger.PopulateFailed(share, slot);
+    const ShareLedger::Change smaller = core_.ledger.balloons().PopulateFailed(share, slot);
     SendBudgets(job, smaller);
     job.last_error = event.status;
   }

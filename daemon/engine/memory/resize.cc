@@ -40,9 +40,10 @@ absl::Status Memory::CheckResize(const Job& job, const ResizeCall& event) const 
   }
   MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckDeviceRegions(share, slots));
   if (share.is_elastic()) return absl::OkStatus();
-  if (slots > share.target()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckQuota(share, slots));
+  if (slots > share.target())
+    MEMTIDE_RETURN_IF_ERROR(core_.ledger.quotas().CheckQuota(share, slots));
   const Bytes wanted = job.chunk_size * slots;
-  const Bytes free = core_.ledger.Free(share.pool());
+  const Bytes free = core_.ledger.pools().Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ", PoolName(share.pool()), " pool has ", FormatBytes(free),
@@ -69,7 +70,7 @@ void Memory::On(const ResizeCall& event) {
   // another way could come later, and be the one before.
   const bool is_below_limit = share.slots().size() < share.limit();
   if (share.is_elastic() && (was_below_limit || is_below_limit)) {
-    SendBudgets(job, core_.ledger.ChangeOf(share));
+    SendBudgets(job, core_.ledger.pools().ChangeOf(share));
   }
   core_.MarkDirty(job);
   job.resize = ResizeOperation{

@@ -47,22 +47,24 @@ void Memory::Apply(const ShareLedger::Changes& changes) {
 void Memory::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
-  const absl::optional<ShareLedger::Growth> growth = core_.ledger.PlanGrowth(share, lacking, opens);
+  const absl::optional<ShareLedger::Growth> growth =
+      core_.ledger.elastic().PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
   if (may_reclaim && growth->reclaim.has_value()) {
-    Apply(core_.ledger.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
+    Apply(core_.ledger.elastic().ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
   }
   for (const ShareLedger::Reclaim& within : growth->within_quotas) {
-    if (may_reclaim) Apply(core_.ledger.ReclaimFromOthers(within, DemandsOf(tier)));
+    if (may_reclaim) Apply(core_.ledger.elastic().ReclaimFromOthers(within, DemandsOf(tier)));
   }
-  const absl::optional<ShareLedger::Change> change = core_.ledger.Grow(share, *growth, opens);
+  const absl::optional<ShareLedger::Change> change =
+      core_.ledger.elastic().Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);
 }
 
 bool Memory::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   const auto within_quotas = [&](Tier tier) {
-    return core_.ledger.WithinQuotas(owner, core_.ledger.PoolFor(open, tier),
-                                     core_.ledger.NeededToOpen(open, tier));
+    return core_.ledger.quotas().WithinQuotas(owner, core_.ledger.pools().PoolFor(open, tier),
+                                              core_.ledger.NeededToOpen(open, tier));
   };
   // Other jobs give nothing to one that no quota will permit.
   for (const Tier tier : kAllTiers) {
@@ -70,38 +72,39 @@ bool Memory::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   }
   bool lacks = false;
   for (const Tier tier : kAllTiers) {
-    const Pool pool = core_.ledger.PoolFor(open, tier);
+    const Pool pool = core_.ledger.pools().PoolFor(open, tier);
     const Bytes needed = core_.ledger.NeededToOpen(open, tier);
     const auto within = within_quotas(tier);
     for (const ShareLedger::Reclaim& reclaim : *within) {
-      Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(tier)));
+      Apply(core_.ledger.elastic().ReclaimFromOthers(reclaim, DemandsOf(tier)));
     }
     if (!within->empty()) {
       lacks = true;
       if (tier == Tier::kSsd && !within_quotas(tier)->empty()) return false;
     }
-    if (needed <= core_.ledger.Free(pool)) continue;
+    if (needed <= core_.ledger.pools().Free(pool)) continue;
     // Other jobs may retain all of their guaranteed shares.
-    if (needed > core_.ledger.Unguaranteed(pool)) return false;
-    Apply(core_.ledger.ReclaimFromOthers({pool, needed, Bytes(0), nullptr}, DemandsOf(tier)));
+    if (needed > core_.ledger.pools().Unguaranteed(pool)) return false;
+    Apply(core_.ledger.elastic().ReclaimFromOthers({pool, needed, Bytes(0), nullptr},
+                                                   DemandsOf(tier)));
     // On SSD no victim leaves, so that waiting would not help. Above it leases end.
-    if (tier == Tier::kSsd && needed > core_.ledger.Free(pool)) return false;
+    if (tier == Tier::kSsd && needed > core_.ledger.pools().Free(pool)) return false;
     lacks = true;
   }
   return lacks;
 }
 
 void Memory::ShrinkOverQuota() {
-  if (!core_.ledger.has_quotas()) return;
-  for (const ShareLedger::Reclaim& reclaim : core_.ledger.OverQuota()) {
-    Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
+  if (!core_.ledger.quotas().has_quotas()) return;
+  for (const ShareLedger::Reclaim& reclaim : core_.ledger.quotas().OverQuota()) {
+    Apply(core_.ledger.elastic().ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
   }
 }
 
 // Jobs that wait for memory of others have it first. Were it left for the next job that asks, a job
 // above its fair share could take it again and again.
 bool Memory::ServeFreed() {
-  const bool freed = core_.ledger.TakeFreed();
+  const bool freed = core_.ledger.pools().TakeFreed();
   if (ended_.empty() && !freed) return false;
   // No listed work points at a job any more: Settle() has taken all of it.
   for (const JobId job : ended_) core_.jobs.erase(job);

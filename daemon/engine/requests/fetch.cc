@@ -17,6 +17,22 @@ namespace {
 constexpr size_t kReleaseKind = 7;  // Index in Event.
 static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, ReleaseCall>);
 
+// The fetch as a call that waits.
+std::unique_ptr<Waiter> MakeWaiter(const Core& core, Session& session, const FetchCall& event,
+                                   std::vector<ChunkIndex> chunks) {
+  auto waiter = std::make_unique<Waiter>();
+  waiter->call = event.call;
+  waiter->session = waiter->owner = session.id;
+  waiter->job = session.job;
+  waiter->tier = event.tier;
+  waiter->chunks = std::move(chunks);
+  waiter->first_written = event.access == Access::kWrite ? 0 : waiter->chunks.size();
+  waiter->started = core.now;
+  waiter->deadline =
+      core.now + (event.deadline == Duration(0) ? core.options.limits.max_wait : event.deadline);
+  return waiter;
+}
+
 }  // namespace
 
 // Refuses at once what could never be granted, rather than at its deadline.
@@ -89,18 +105,9 @@ void Requests::On(const FetchCall& event) {
     return core_.Refuse(event.call, homes.status());
   }
 
-  auto made = std::make_unique<Waiter>();
+  std::unique_ptr<Waiter> made = MakeWaiter(core_, *session, event, *std::move(indices));
   Waiter& waiter = *made;
-  waiter.call = event.call;
-  waiter.session = waiter.owner = session->id;
-  waiter.job = &job;
-  waiter.tier = event.tier;
-  waiter.chunks = std::move(*indices);
   waiter.homes = *std::move(homes);
-  waiter.first_written = event.access == Access::kWrite ? 0 : waiter.chunks.size();
-  waiter.started = core_.now;
-  waiter.deadline =
-      core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline);
   // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
   calls_.Enter(*session, std::move(made));
 

@@ -78,7 +78,7 @@ bool Residency::WaitedForBudget(const Job& job, Instant since) const {
 void Residency::On(const SetQuotasCall& event) {
   if (event.number > quotas_number_) {
     quotas_number_ = event.number;
-    core_.ledger.SetQuotas(event.quotas);
+    core_.ledger.quotas().SetQuotas(event.quotas);
     SetBudgets(event.quotas);
     memory_.ShrinkOverQuota();
   }

@@ -80,6 +80,8 @@ class Residency {
   // The memory of the chunk's slot at the device cannot be read any more. True: the chunk's content
   // is lost.
   bool DeviceMemoryFailed(ChunkIndex index, const absl::Status& why);
+  // The transfer has ended well.
+  void CountTransfer(Job& job, const Flight& flight);
   void ForgetAfterTransfer(ChunkIndex index);
   void LeaveContent(CommonContent& content);
   // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a

@@ -79,21 +79,7 @@ void Residency::On(const TransferDone& event) {
   if (!chunk.live()) return ForgetAfterTransfer(index);
   if (!status.ok()) return TransferFailed(index, flight, event, status);
 
-  using Kind = StartTransfer::Kind;
-  const Bytes size = chunk.job->chunk_size;
-  Bytes& moved = flight.kind == Kind::kZero           ? core_.counters.zeroed
-                 : flight.kind == Kind::kHostToDevice ? core_.counters.host_to_device
-                 : flight.kind == Kind::kDeviceToHost ? core_.counters.device_to_host
-                 : flight.kind == Kind::kSsdToHost    ? core_.counters.ssd_read
-                                                      : core_.counters.ssd_written;
-  moved += size;
-  core_.counters.verified += flight.verified;
-  TracedMove traced = flight.traced;
-  traced.duration = core_.now - traced.start;
-  if (flight.from.has_value()) {
-    forecast.links().Measure({*flight.from, flight.to}, traced.start, core_.now);
-  }
-  chunk.job->trace.Moved(traced);
+  CountTransfer(*chunk.job, flight);
   chunk.failures = 0;
   const bool downwards = flight.from.has_value() && flight.to > *flight.from;
   if (downwards && flight.to == chunk.job->failed_writes.to) chunk.job->failed_writes = {};
@@ -114,11 +100,28 @@ void Residency::On(const TransferDone& event) {
   } else if (!chunk.KeepsSlot(flight.to)) {
     DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
   }
-  const bool disk = flight.kind == Kind::kSsdToHost || flight.kind == Kind::kHostToSsd;
+  const bool disk = flight.from == Tier::kSsd || flight.to == Tier::kSsd;
   for (Waiter* waiter : chunk.waiters) {
     (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
   }
   core_.ScheduleChunk(index);
+}
+
+void Residency::CountTransfer(Job& job, const Flight& flight) {
+  using Kind = StartTransfer::Kind;
+  Bytes& moved = flight.kind == Kind::kZero           ? core_.counters.zeroed
+                 : flight.kind == Kind::kHostToDevice ? core_.counters.host_to_device
+                 : flight.kind == Kind::kDeviceToHost ? core_.counters.device_to_host
+                 : flight.kind == Kind::kSsdToHost    ? core_.counters.ssd_read
+                                                      : core_.counters.ssd_written;
+  moved += job.chunk_size;
+  core_.counters.verified += flight.verified;
+  TracedMove traced = flight.traced;
+  traced.duration = core_.now - traced.start;
+  if (flight.from.has_value()) {
+    job.forecast.links().Measure({*flight.from, flight.to}, traced.start, core_.now);
+  }
+  job.trace.Moved(traced);
 }
 
 void Residency::ForgetAfterTransfer(ChunkIndex index) {

@@ -203,7 +203,7 @@ void Sharing::On(const NoMemoryForContents& signal) {
 // Offers take the room of a hidden job, which has no chunks that could wait for it.
 void Sharing::MakeRoom(Job& job, Tier tier) {
   offers_due_ = !offers_.empty();
-  if (!offers_due_) core_.ledger.Satisfy(job.share(tier));
+  if (!offers_due_) core_.ledger.elastic().Satisfy(job.share(tier));
 }
 
 void Sharing::CheckInvariants() const {

@@ -11,6 +11,22 @@
 
 namespace memtide {
 
+bool HasCallFor(const Session& session, ChunkIndex index) {
+  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
+    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
+  });
+}
+
+bool IsInCall(const Core& core, const Session& session, ChunkIndex index) {
+  const auto is_of_part = [&core, &session](const Pin& pin) {
+    const auto step =
+        IsStep(pin.session) ? core.steps.find(StepId(pin.session.value())) : core.steps.end();
+    return step != core.steps.end() && step->second.owner == session.id;
+  };
+  const std::vector<Pin>& pins = core.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+}
+
 // REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
 // session leaves behind.
 void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
@@ -85,7 +101,7 @@ absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.
     const ChunkIndex old = (*indices)[i];
-    if (IsInCall(session, old) ||
+    if (IsInCall(core_, session, old) ||
         (!may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr)) {
       for (const auto& [at, index] : made) calls_.FreeChunk(index);
       return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
@@ -198,24 +214,6 @@ void Sharing::DropCopies(const Unsharing& unsharing) {
   for (const ChunkIndex copy : unsharing.copies) {
     if (core_.chunks[copy].live()) calls_.FreeChunk(copy);
   }
-}
-
-// Whether a fetch or a step part of the session names the entry and is not granted.
-bool Sharing::HasCallFor(const Session& session, ChunkIndex index) const {
-  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
-    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
-  });
-}
-
-// Whether a part that runs or a call that waits of the session is of the entry.
-bool Sharing::IsInCall(const Session& session, ChunkIndex index) const {
-  const auto is_of_part = [this, &session](const Pin& pin) {
-    const auto step =
-        IsStep(pin.session) ? core_.steps.find(StepId(pin.session.value())) : core_.steps.end();
-    return step != core_.steps.end() && step->second.owner == session.id;
-  };
-  const std::vector<Pin>& pins = core_.chunks[index].pins;
-  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
 }
 
 // The session's lease on the content that its id named before, if it still has one.

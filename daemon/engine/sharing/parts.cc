@@ -22,6 +22,46 @@ PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_ty
   return difference;
 }
 
+// `unknown_reads`: gets the numbers of the chunks whose contents nothing identifies.
+PartKey KeyOf(const Core& core, const StepCall& event, const std::vector<ChunkIndex>& indices,
+              std::vector<uint32_t>* unknown_reads) {
+  const std::vector<Digest>& digests = event.contents->reads;
+  PartKey key{event.contents->work, {}, indices.size() - event.reads};
+  for (uint32_t i = 0; i < event.reads; ++i) {
+    const ChunkIndex index = indices[i];
+    if (core.chunks[index].is_made()) {
+      key.reads.push_back({Digest(), {core.IdOf(index), core.chunks[index].version}});
+      continue;
+    }
+    const Digest digest = i < digests.size() ? digests[i] : Digest();
+    if (!digest.is_set()) unknown_reads->push_back(i);
+    key.reads.push_back({digest, {ChunkId(), Version()}});
+  }
+  return key;
+}
+
+// Whether these entries hold these results, and no call is about to write them.
+bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
+              const std::vector<std::pair<ChunkId, Version>>& results) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const ChunkIndex index = entries[i];
+    const Chunk& chunk = core.chunks[index];
+    if (!chunk.live() || core.IdOf(index) != results[i].first ||
+        chunk.version != results[i].second || chunk.copies.torn || chunk.overwrite) {
+      return false;
+    }
+    for (const Pin& pin : chunk.pins) {
+      if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
+    }
+    uint64_t age = 0;
+    while (const WaitingCalls::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
+      if (naming->access == Access::kWrite) return false;
+      age = naming->waiter->waiting.age();
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 // True: the call has been answered, or waits for another rank. False: the session makes the part,
@@ -29,41 +69,19 @@ PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_ty
 bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
                         absl::optional<PartDifference>* difference) {
   Job& job = *session.job;
-  const std::vector<Digest>& digests = event.contents->reads;
-  PartKey key{event.contents->work, {}, indices->size() - event.reads};
   PartReply lacking;
-  for (uint32_t i = 0; i < event.reads; ++i) {
-    const ChunkIndex index = (*indices)[i];
-    if (core_.chunks[index].is_made()) {
-      key.reads.push_back({Digest(), {core_.IdOf(index), core_.chunks[index].version}});
-      continue;
-    }
-    const Digest digest = i < digests.size() ? digests[i] : Digest();
-    if (!digest.is_set()) lacking.unknown_reads.push_back(i);
-    key.reads.push_back({digest, {ChunkId(), Version()}});
-  }
+  PartKey key = KeyOf(core_, event, *indices, &lacking.unknown_reads);
   if (!lacking.unknown_reads.empty()) {
     core_.Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
     return true;
   }
   SharedPart* part = job.parts.Find(key);
-  if (part != nullptr && part->is_made() && !AreThere(part->writes, part->results)) {
+  if (part != nullptr && part->is_made() && !AreThere(core_, part->writes, part->results)) {
     job.parts.Forget(key);
     part = nullptr;
   }
   if (part != nullptr) {
-    if (part->is_made()) {
-      AnswerMade(event, std::vector<ChunkIndex>(part->writes));
-    } else if (part->maker == session.id) {
-      core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
-    } else {
-      const Duration most = core_.options.limits.max_wait;
-      const uint32_t chunks = static_cast<uint32_t>(indices->size());
-      part->waiting.push_back({event,
-                               core_.now + (event.deadline == Duration(0) ? most : event.deadline),
-                               session.waiting_calls.Take(), job.waiting_chunks.Take(chunks),
-                               session.user->waiting_chunks.Take(chunks)});
-    }
+    AnswerOrWait(session, event, *part, indices->size());
     return true;
   }
   const uint64_t step = session.committed_step + 1;
@@ -103,26 +121,20 @@ bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<Chu
   return false;
 }
 
-// Whether these entries hold these results, and no call is about to write them.
-bool Sharing::AreThere(const std::vector<ChunkIndex>& entries,
-                       const std::vector<std::pair<ChunkId, Version>>& results) const {
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const ChunkIndex index = entries[i];
-    const Chunk& chunk = core_.chunks[index];
-    if (!chunk.live() || core_.IdOf(index) != results[i].first ||
-        chunk.version != results[i].second || chunk.copies.torn || chunk.overwrite) {
-      return false;
-    }
-    for (const Pin& pin : chunk.pins) {
-      if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
-    }
-    uint64_t age = 0;
-    while (const WaitingCalls::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
-      if (naming->access == Access::kWrite) return false;
-      age = naming->waiter->waiting.age();
-    }
+void Sharing::AnswerOrWait(Session& session, const StepCall& event, SharedPart& part,
+                           size_t count) {
+  if (part.is_made()) {
+    AnswerMade(event, std::vector<ChunkIndex>(part.writes));
+  } else if (part.maker == session.id) {
+    core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
+  } else {
+    const Duration most = core_.options.limits.max_wait;
+    const uint32_t chunks = static_cast<uint32_t>(count);
+    part.waiting.push_back({event,
+                            core_.now + (event.deadline == Duration(0) ? most : event.deadline),
+                            session.waiting_calls.Take(), session.job->waiting_chunks.Take(chunks),
+                            session.user->waiting_chunks.Take(chunks)});
   }
-  return true;
 }
 
 // The ids of the written chunks name the results, which others have made.
@@ -142,7 +154,7 @@ absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
-    if (own != nullptr || IsInCall(session, *index) || !chunk.evicts.empty() ||
+    if (own != nullptr || IsInCall(core_, session, *index) || !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),
@@ -177,7 +189,7 @@ void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& r
 // After a commit: what ranks have made and written over since is of no use to those that are late.
 void Sharing::ForgetLostResults(Job& job) {
   job.parts.ForgetUnless(
-      [this](const SharedPart& part) { return AreThere(part.writes, part.results); });
+      [this](const SharedPart& part) { return AreThere(core_, part.writes, part.results); });
 }
 
 // A part that a session computes has ended, or never began.
@@ -200,7 +212,7 @@ std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t num
     waiting.of_session.End();
     waiting.chunks_of_job.End();
     waiting.chunks_of_user.End();
-    if (computed && AreThere(writes, results)) {
+    if (computed && AreThere(core_, writes, results)) {
       AnswerMade(waiting.call, writes);
     } else {
       again.push_back(std::move(waiting.call));  // The first of them makes the part.

@@ -20,6 +20,10 @@ namespace memtide {
 // How long an offer waits for contents that other sessions are making, and for memory.
 inline constexpr Duration kOfferPatience = std::chrono::seconds(2);
 
+// Whether a fetch or a step part of the session names the entry and is not granted.
+bool HasCallFor(const Session& session, ChunkIndex index);
+// Whether a part that runs or a call that waits of the session is of the entry.
+bool IsInCall(const Core& core, const Session& session, ChunkIndex index);
 // Whether the bytes of the chunk may become a common content.
 bool IsOfferable(const Chunk& chunk);
 // The chunk was offered. After many offers in vain it is offered no more.
@@ -35,7 +39,6 @@ class Sharing {
                               std::vector<ChunkIndex>* indices);
   void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
   void EndUnsharing(const RunningStep& step, const absl::Status& status);
-  bool HasCallFor(const Session& session, ChunkIndex index) const;
   void ReleaseLeftBehind(Session& session, ChunkId id);
   void FreeId(Session& session, ChunkId id, ChunkIndex index);
   void FreeOrphans(Job& job);
@@ -77,11 +80,10 @@ class Sharing {
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
   absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
-  bool IsInCall(const Session& session, ChunkIndex index) const;
   bool IsOrphan(ChunkIndex index) const;
-  bool AreThere(const std::vector<ChunkIndex>& entries,
-                const std::vector<std::pair<ChunkId, Version>>& results) const;
   absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
+  // The part is made, or another session makes it. `count`: the chunks of the call.
+  void AnswerOrWait(Session& session, const StepCall& event, SharedPart& part, size_t count);
   void AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results);
   absl::Status MakeHiddenJob(const Session& session, CommonContents& contents);
   void MaybeEndHiddenJob(CommonContents& contents);

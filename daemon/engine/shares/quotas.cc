@@ -1,4 +1,6 @@
 // The part of the ShareLedger that bounds what the jobs of a user, or of a group, have together.
+#include "daemon/engine/shares/quotas.h"
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -8,7 +10,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/shares/share_ledger.h"
 
 namespace memtide {
 
@@ -50,7 +51,7 @@ bool MayBeLentLater(const absl::Status& status) {
          status.GetPayload(kByQuota).value_or(absl::Cord(kNow)) != kUntilAJobEnds;
 }
 
-void ShareLedger::SetQuotas(const std::vector<Quota>& quotas) {
+void Quotas::SetQuotas(const std::vector<Quota>& quotas) {
   by_user_.clear();
   by_group_.clear();
   default_.reset();
@@ -60,10 +61,10 @@ void ShareLedger::SetQuotas(const std::vector<Quota>& quotas) {
     if (quota.kind == Quota::Kind::kGroup) by_group_[quota.id] = quota;
   }
   // ServeFreed() tries again what may be permitted now.
-  freed_ = true;
+  pools_.NoteFreed();
 }
 
-Bytes ShareLedger::Counted(const JobShares& job, Tier tier, Counting counting) {
+Bytes Quotas::Counted(const JobShares& job, Tier tier, Counting counting) {
   const Share& share = job[tier];
   const Bytes leaving = share.chunk_size() * share.leaving().size();
   if (job.state() == JobState::kEnding) {
@@ -82,7 +83,7 @@ Bytes ShareLedger::Counted(const JobShares& job, Tier tier, Counting counting) {
 }
 
 // On SSD, slots that were used are never reclaimed.
-Bytes ShareLedger::Kept(const JobShares& job) {
+Bytes Quotas::Kept(const JobShares& job) {
   Bytes sum;
   for (const Tier tier : kAllTiers) {
     const Share& share = job[tier];
@@ -95,14 +96,14 @@ Bytes ShareLedger::Kept(const JobShares& job) {
   return sum;
 }
 
-bool ShareLedger::IsUnder(const Bound& bound, const Owner& owner) {
+bool Quotas::IsUnder(const Bound& bound, const Owner& owner) {
   const Quota& quota = *bound.quota;
   if (quota.kind == Quota::Kind::kDefault) return owner.uid == bound.uid;
   if (quota.kind == Quota::Kind::kUser) return owner.uid == quota.id;
   return std::binary_search(owner.groups.begin(), owner.groups.end(), quota.id);
 }
 
-std::vector<ShareLedger::Bound> ShareLedger::BoundsOf(const Owner& owner) const {
+std::vector<Quotas::Bound> Quotas::BoundsOf(const Owner& owner) const {
   std::vector<Bound> bounds;
   const auto own = by_user_.find(owner.uid);
   if (own != by_user_.end()) {
@@ -116,7 +117,7 @@ std::vector<ShareLedger::Bound> ShareLedger::BoundsOf(const Owner& owner) const 
   return bounds;
 }
 
-std::vector<QuotaUse> ShareLedger::AllUses(Counting counting) const {
+std::vector<QuotaUse> Quotas::AllUses(Counting counting) const {
   std::vector<QuotaUse> uses;
   std::map<std::pair<Quota::Kind, uint32_t>, size_t> numbers;
   const auto use_of = [&](const Bound& bound) -> QuotaUse& {
@@ -130,23 +131,22 @@ std::vector<QuotaUse> ShareLedger::AllUses(Counting counting) const {
   for (const auto& [uid, quota] : by_user_) use_of({&quota});
   for (const auto& [gid, quota] : by_group_) use_of({&quota});
   // One look at each job, as there may be many quotas.
-  for (const auto& [id, job] : jobs_) {
-    for (const Bound& bound : BoundsOf(job->owner_)) Add(*job, counting, &use_of(bound));
+  for (const auto& [id, job] : pools_.jobs()) {
+    for (const Bound& bound : BoundsOf(job->owner())) Add(*job, counting, &use_of(bound));
   }
   return uses;
 }
 
-Bytes ShareLedger::UsedOf(const Bound& bound, Tier tier, Counting counting,
-                          const Share* except) const {
+Bytes Quotas::UsedOf(const Bound& bound, Tier tier, Counting counting, const Share* except) const {
   Bytes used;
-  for (const auto& [id, job] : jobs_) {
-    if (&(*job)[tier] == except || !IsUnder(bound, job->owner_)) continue;
+  for (const auto& [id, job] : pools_.jobs()) {
+    if (&(*job)[tier] == except || !IsUnder(bound, job->owner())) continue;
     used += Counted(*job, tier, counting);
   }
   return used;
 }
 
-uint64_t ShareLedger::MostSlots(const Share& share, const Bound& bound, Counting counting) const {
+uint64_t Quotas::MostSlots(const Share& share, const Bound& bound, Counting counting) const {
   const absl::optional<Bytes>& limit = bound.quota->most.bytes[static_cast<int>(share.tier())];
   if (!limit) return kNoLimit;
   const Bytes others = UsedOf(bound, share.tier(), counting, &share);
@@ -154,39 +154,30 @@ uint64_t ShareLedger::MostSlots(const Share& share, const Bound& bound, Counting
   return slots - std::min<uint64_t>(slots, share.leaving().size());
 }
 
-uint64_t ShareLedger::MostSlots(const Share& share, Counting counting) const {
+uint64_t Quotas::MostSlots(const Share& share, Counting counting) const {
   uint64_t most = kNoLimit;
-  for (const Bound& bound : BoundsOf(jobs_.at(share.job())->owner_)) {
+  for (const Bound& bound : BoundsOf(pools_.jobs().at(share.job())->owner())) {
     most = std::min(most, MostSlots(share, bound, counting));
   }
   return most;
 }
 
-Bytes ShareLedger::FairShareUnder(const Bound& bound, Tier tier) const {
+Bytes Quotas::FairShareUnder(const Bound& bound, Tier tier) const {
   const absl::optional<Bytes>& limit = bound.quota->most.bytes[static_cast<int>(tier)];
   if (!limit) return Bytes(kNoLimit);
   Bytes shared = *limit - std::min(*limit, UsedOf(bound, tier, Counting::kGuaranteed));
   uint64_t jobs = 0;
-  for (const auto& [id, job] : jobs_) {
+  for (const auto& [id, job] : pools_.jobs()) {
     const Share& share = (*job)[tier];
-    if (!IsUnder(bound, job->owner_) || !share.is_elastic() || !job->is_active()) continue;
+    if (!IsUnder(bound, job->owner()) || !share.is_elastic() || !job->is_active()) continue;
     ++jobs;
     shared += share.chunk_size() * share.guaranteed();
   }
   return Bytes(std::min(shared, *limit).count() / std::max<uint64_t>(1, jobs));
 }
 
-Bytes ShareLedger::Lacking(const Reclaim& reclaim) const {
-  if (!reclaim.within) return reclaim.needed - std::min(reclaim.needed, FreeSoon(reclaim.pool));
-  const Tier tier = reclaim.pool.tier;
-  const Bytes limit = *reclaim.within->quota->most.bytes[static_cast<int>(tier)];
-  const Bytes wanted = UsedOf(*reclaim.within, tier, Counting::kSoon) + reclaim.needed;
-  return wanted - std::min(wanted, limit);
-}
-
-absl::optional<std::vector<ShareLedger::Reclaim>> ShareLedger::WithinQuotas(const Owner& owner,
-                                                                            Pool pool,
-                                                                            Bytes needed) const {
+absl::optional<std::vector<Quotas::Reclaim>> Quotas::WithinQuotas(const Owner& owner, Pool pool,
+                                                                  Bytes needed) const {
   std::vector<Reclaim> reclaims;
   if (needed.IsZero()) return reclaims;
   for (const Bound& bound : BoundsOf(owner)) {
@@ -202,7 +193,7 @@ absl::optional<std::vector<ShareLedger::Reclaim>> ShareLedger::WithinQuotas(cons
   return reclaims;
 }
 
-std::vector<ShareLedger::Reclaim> ShareLedger::OverQuota() const {
+std::vector<Quotas::Reclaim> Quotas::OverQuota() const {
   std::vector<Reclaim> reclaims;
   for (const QuotaUse& use : AllUses(Counting::kSoon)) {
     const Bound bound = BoundOf(use);
@@ -216,18 +207,18 @@ std::vector<ShareLedger::Reclaim> ShareLedger::OverQuota() const {
   return reclaims;
 }
 
-ShareLedger::Bound ShareLedger::BoundOf(const QuotaUse& use) const {
+Quotas::Bound Quotas::BoundOf(const QuotaUse& use) const {
   const Quota& quota = use.quota;
   if (quota.kind == Quota::Kind::kDefault) return {&*default_, *use.uid};
   return {&(quota.kind == Quota::Kind::kUser ? by_user_ : by_group_).at(quota.id)};
 }
 
-absl::Status ShareLedger::CheckQuota(const Share& share, uint64_t slots) const {
+absl::Status Quotas::CheckQuota(const Share& share, uint64_t slots) const {
   if (slots <= MostSlots(share, Counting::kLent)) return absl::OkStatus();
   return RefusedByQuota(share, FormatBytes(share.chunk_size() * slots));
 }
 
-Bytes ShareLedger::MostByQuotas(const Owner& owner, Tier tier, Bytes most) const {
+Bytes Quotas::MostByQuotas(const Owner& owner, Tier tier, Bytes most) const {
   for (const Bound& bound : BoundsOf(owner)) {
     const absl::optional<Bytes>& limit = bound.quota->most.bytes[static_cast<int>(tier)];
     if (!limit) continue;
@@ -236,10 +227,10 @@ Bytes ShareLedger::MostByQuotas(const Owner& owner, Tier tier, Bytes most) const
   return most;
 }
 
-absl::Status ShareLedger::RefusedByQuota(const Share& share, const std::string& requested) const {
+absl::Status Quotas::RefusedByQuota(const Share& share, const std::string& requested) const {
   absl::optional<Bound> tightest;
   uint64_t most = kNoLimit;
-  for (const Bound& bound : BoundsOf(jobs_.at(share.job())->owner_)) {
+  for (const Bound& bound : BoundsOf(pools_.jobs().at(share.job())->owner())) {
     const uint64_t its = MostSlots(share, bound, Counting::kLent);
     if (its >= most) continue;
     most = its;
@@ -254,8 +245,8 @@ absl::Status ShareLedger::RefusedByQuota(const Share& share, const std::string& 
                   FormatBytes(UsedOf(*tightest, tier, Counting::kLent, &share)), requested, kNow});
 }
 
-absl::Status ShareLedger::CheckJobQuotas(const JobShares& job, const OpenCall& open) const {
-  for (const Bound& bound : BoundsOf(job.owner_)) {
+absl::Status Quotas::CheckJobQuotas(const JobShares& job, const OpenCall& open) const {
+  for (const Bound& bound : BoundsOf(job.owner())) {
     const Quota& quota = *bound.quota;
     const absl::optional<uint32_t>& most = quota.most.jobs;
     if (most) {
@@ -275,9 +266,9 @@ absl::Status ShareLedger::CheckJobQuotas(const JobShares& job, const OpenCall& o
   return absl::OkStatus();
 }
 
-absl::Status ShareLedger::CheckLingeringQuotas(const JobShares& job) const {
-  if (!job.may_linger_) return absl::OkStatus();
-  for (const Bound& bound : BoundsOf(job.owner_)) {
+absl::Status Quotas::CheckLingeringQuotas(const JobShares& job) const {
+  if (!job.may_linger()) return absl::OkStatus();
+  for (const Bound& bound : BoundsOf(job.owner())) {
     const absl::optional<Bytes>& most = bound.quota->most.lingering;
     if (!most) continue;
     const Bytes all = UseOf(bound).lingering, own = Kept(job);
@@ -288,25 +279,25 @@ absl::Status ShareLedger::CheckLingeringQuotas(const JobShares& job) const {
   return absl::OkStatus();
 }
 
-void ShareLedger::Add(const JobShares& job, Counting counting, QuotaUse* use) {
+void Quotas::Add(const JobShares& job, Counting counting, QuotaUse* use) {
   for (const Tier tier : kAllTiers) {
     use->bytes[static_cast<int>(tier)] += Counted(job, tier, counting);
   }
   if (job.state() == JobState::kEnding) return;
-  use->jobs += !job.is_hidden_;
-  if (job.may_linger_) use->lingering += Kept(job);
+  use->jobs += !job.is_hidden();
+  if (job.may_linger()) use->lingering += Kept(job);
 }
 
-QuotaUse ShareLedger::UseOf(const Bound& bound) const {
+QuotaUse Quotas::UseOf(const Bound& bound) const {
   QuotaUse use{*bound.quota};
   if (bound.quota->kind == Quota::Kind::kDefault) use.uid = bound.uid;
-  for (const auto& [id, job] : jobs_) {
-    if (IsUnder(bound, job->owner_)) Add(*job, Counting::kLent, &use);
+  for (const auto& [id, job] : pools_.jobs()) {
+    if (IsUnder(bound, job->owner())) Add(*job, Counting::kLent, &use);
   }
   return use;
 }
 
-std::vector<QuotaUse> ShareLedger::QuotaUses(const absl::optional<Owner>& owner) const {
+std::vector<QuotaUse> Quotas::QuotaUses(const absl::optional<Owner>& owner) const {
   std::vector<QuotaUse> uses;
   if (!owner) {
     uses = AllUses(Counting::kLent);
