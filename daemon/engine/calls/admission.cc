@@ -283,6 +283,7 @@ void Calls::On(const PromotionFailed& signal) {
   for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[signal.chunk].waiters)) {
     Fail(*waiter, signal.why);
   }
+  core_.ScheduleChunk(signal.chunk);
 }
 
 // Requests the leases that are in the way of the waiter. Clients need not comply: then the call

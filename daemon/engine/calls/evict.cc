@@ -15,7 +15,10 @@ void Calls::FinishEvicts(ChunkIndex index) {
   FinishEvicts(index, absl::OkStatus());
 }
 
-void Calls::On(const EvictionFailed& signal) { FinishEvicts(signal.chunk, signal.why); }
+void Calls::On(const EvictionFailed& signal) {
+  FinishEvicts(signal.chunk, signal.why);
+  core_.ScheduleChunk(signal.chunk);
+}
 
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void Calls::FinishEvicts(ChunkIndex index, const absl::Status& status) {

@@ -138,11 +138,13 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   job.last_error = named;
   const bool on_device = flight.from == Tier::kDevice || flight.to == Tier::kDevice;
   const bool is_lost = absl::IsDataLoss(status) && on_device && DeviceMemoryFailed(index, named);
+  bool calls_fail = is_lost;
   if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
     if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{index, named});
+    calls_fail = calls_fail || !chunk.evicts.empty();
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
@@ -170,9 +172,11 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
       }
       StopPrefetch(chunk);
       if (is_awaited) core_.work.Send(PromotionFailed{index, named});
+      calls_fail = calls_fail || is_awaited;
     }
   }
-  core_.ScheduleChunk(index);
+  // Signals list the chunk behind those of the calls that fail.
+  if (!calls_fail) core_.ScheduleChunk(index);
 }
 
 void Residency::RetryLater(ChunkIndex index) {
