@@ -184,7 +184,7 @@ struct DiscardCall {
   uint64_t Cost() const { return chunks.size(); }
 };
 // The session will not write these chunks soon: those whose bytes another session of the user has
-// offered, too, come to share one content (common/offers.cc). Answered when all that can be shared
+// offered, too, come to share one content (sharing/offers.cc). Answered when all that can be shared
 // now is shared. What is leased, or used by a call, stays as it is.
 struct OfferCall {
   CallId call;
@@ -196,8 +196,8 @@ struct OfferCall {
   uint64_t Cost() const { return chunks.size(); }
 };
 // New chunks with the content of `chunks`, of which no byte is copied: all hold it in common until
-// one of them is written (common/duplicates.cc). Answered with AllocateReply: one chunk for each of
-// `chunks`, in their order, then the next copies of them.
+// one of them is written (sharing/duplicates.cc). Answered with AllocateReply: one chunk for each
+// of `chunks`, in their order, then the next copies of them.
 struct DuplicateCall {
   CallId call;
   SessionId session;
