@@ -1,5 +1,6 @@
 #include "daemon/engine/engine.h"
 
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -9,7 +10,24 @@
 namespace memtide {
 namespace {
 
-// The part that handles an event.
+template <typename Part, typename OneEvent, typename = void>
+struct Handles : std::false_type {};
+template <typename Part, typename OneEvent>
+struct Handles<Part, OneEvent,
+               std::void_t<decltype(std::declval<Part&>().On(std::declval<const OneEvent&>()))>>
+    : std::true_type {};
+
+// Hands an event to the part that handles events of its kind. It does not compile if there is none.
+template <typename OneEvent, typename Part, typename... Others>
+void HandOn(const OneEvent& event, Part& part, Others&... others) {
+  if constexpr (Handles<Part, OneEvent>::value) {
+    part.On(event);
+  } else {
+    HandOn(event, others...);
+  }
+}
+
+// The part that handles a signal.
 template <typename... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -46,47 +64,12 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
 }
 
 void EngineParts::Dispatch(const Event& event) {
-  std::visit(Overloaded{[this](const ClientConnected& e) { jobs_.On(e); },
-                        [this](const ClientGone& e) { jobs_.On(e); },
-                        [this](const OpenCall& e) { jobs_.On(e); },
-                        [this](const RenewCall& e) { jobs_.On(e); },
-                        [this](const CloseCall& e) { jobs_.On(e); },
-                        [this](const AllocateCall& e) { calls_.On(e); },
-                        [this](const FetchCall& e) { requests_.On(e); },
-                        [this](const ReleaseCall& e) { requests_.On(e); },
-                        [this](const EvictCall& e) { requests_.On(e); },
-                        [this](const PrefetchCall& e) { residency_.On(e); },
-                        [this](const FreeCall& e) { requests_.On(e); },
-                        [this](const DescribeCall& e) { requests_.On(e); },
-                        [this](const ReportCall& e) { residency_.On(e); },
-                        [this](const ResizeCall& e) { memory_.On(e); },
-                        [this](const ReturnRegionsCall& e) { memory_.On(e); },
-                        [this](const InspectCall& e) { inspection_.On(e); },
-                        [this](const TraceCall& e) { inspection_.On(e); },
-                        [this](const DrainCall& e) { jobs_.On(e); },
-                        [this](const TransferDone& e) { residency_.On(e); },
-                        [this](const RegionMade& e) { memory_.On(e); },
-                        [this](const RegionDropped& e) { memory_.On(e); },
-                        [this](const StoreMade& e) { memory_.On(e); },
-                        [this](const StoreDropped& e) { memory_.On(e); },
-                        [this](const Tick& e) { jobs_.On(e); },
-                        [this](const StepCall& e) { requests_.On(e); },
-                        [this](const CommitCall& e) { commits_.On(e); },
-                        [this](const StepDone& e) { requests_.On(e); },
-                        [this](const Restore& e) { records_.On(e); },
-                        [this](const HostMemory& e) { memory_.On(e); },
-                        [this](const SlotReleased& e) { memory_.On(e); },
-                        [this](const SlotPopulated& e) { memory_.On(e); },
-                        [this](const ClientQuiet& e) { jobs_.On(e); },
-                        [this](const DiscardCall& e) { requests_.On(e); },
-                        [this](const EndPartCall& e) { requests_.On(e); },
-                        [this](const OfferCall& e) { sharing_.On(e); },
-                        [this](const DeviceState& e) { jobs_.On(e); },
-                        [this](const EndJobCall& e) { jobs_.On(e); },
-                        [this](const SetQuotasCall& e) { residency_.On(e); },
-                        [this](const SnapshotSaved& e) { records_.On(e); },
-                        [this](const DuplicateCall& e) { sharing_.On(e); }},
-             event);
+  std::visit(
+      [this](const auto& one) {
+        HandOn(one, jobs_, requests_, commits_, records_, sharing_, calls_, residency_, memory_,
+               inspection_);
+      },
+      event);
 }
 
 void EngineParts::Settle() {

@@ -10,17 +10,10 @@
 
 namespace memtide {
 
-namespace {
-
-constexpr size_t kAllocateKind = 5;  // Index in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kAllocateKind, Event>, AllocateCall>);
-
-}  // namespace
-
 void Calls::On(const AllocateCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (core_.AnswerAgain(*session, event.call, event.request_id, kAllocateKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<AllocateCall>)) return;
   if (const absl::Status home = CheckHome(*session->job, event); !home.ok()) {
     return core_.Refuse(event.call, home);
   }
@@ -121,7 +114,7 @@ void Calls::AllocateWaiting(Job& job) {
     }
     // A client that repeats a call while it waits has two calls in the queue. The second is
     // answered with the chunks of the first.
-    if (core_.AnswerAgain(session, event.call, event.request_id, kAllocateKind)) {
+    if (core_.AnswerAgain(session, event.call, event.request_id, kKindOf<AllocateCall>)) {
       job.allocating.pop_front();
       continue;
     }
@@ -164,7 +157,7 @@ void Calls::Allocate(Session& session, Job& job, const AllocateCall& event) {
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
-  core_.sessions.Remember(session, event.request_id, kAllocateKind, reply);
+  core_.sessions.Remember(session, event.request_id, kKindOf<AllocateCall>, reply);
   core_.Emit(std::move(reply));
 }
 

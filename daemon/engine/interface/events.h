@@ -6,9 +6,11 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
 #define MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -421,6 +423,17 @@ using Event =
                  CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
                  ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState, EndJobCall,
                  SetQuotasCall, SnapshotSaved, DuplicateCall>;
+
+// The index of a kind of event in Event.
+template <typename OneEvent, size_t index = 0>
+constexpr size_t IndexInEvent() {
+  if constexpr (std::is_same_v<OneEvent, std::variant_alternative_t<index, Event>>)
+    return index;
+  else
+    return IndexInEvent<OneEvent, index + 1>();
+}
+template <typename OneEvent>
+inline constexpr size_t kKindOf = IndexInEvent<OneEvent>();
 
 }  // namespace memtide
 

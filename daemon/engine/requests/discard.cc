@@ -8,13 +8,6 @@
 
 namespace memtide {
 
-namespace {
-
-constexpr size_t kDiscardKind = 32;  // Index in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kDiscardKind, Event>, DiscardCall>);
-
-}  // namespace
-
 absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) const {
   for (const Pin& pin : core_.chunks[index].pins) {
     const bool waits = pin.pending > 0;
@@ -32,7 +25,7 @@ absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) co
 void Requests::On(const DiscardCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (core_.AnswerAgain(*session, event.call, event.request_id, kDiscardKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<DiscardCall>)) return;
   Job& job = *session->job;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
@@ -64,7 +57,7 @@ void Requests::On(const DiscardCall& event) {
   }
   Reply reply;
   reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kDiscardKind, reply);
+  core_.sessions.Remember(*session, event.request_id, kKindOf<DiscardCall>, reply);
   core_.Emit(std::move(reply));
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }

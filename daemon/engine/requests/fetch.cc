@@ -14,9 +14,6 @@ namespace memtide {
 
 namespace {
 
-constexpr size_t kReleaseKind = 7;  // Index in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kReleaseKind, Event>, ReleaseCall>);
-
 // The fetch as a call that waits.
 std::unique_ptr<Waiter> MakeWaiter(const Core& core, Session& session, const FetchCall& event,
                                    std::vector<ChunkIndex> chunks) {
@@ -129,7 +126,7 @@ void Requests::On(const FetchCall& event) {
 void Requests::On(const ReleaseCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (core_.AnswerAgain(*session, event.call, event.request_id, kReleaseKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<ReleaseCall>)) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (!indices.ok()) return core_.Refuse(event.call, indices.status());
   for (size_t i = 0; i < indices->size(); ++i) {
@@ -145,7 +142,7 @@ void Requests::On(const ReleaseCall& event) {
   for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
   Reply reply;
   reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kReleaseKind, reply);
+  core_.sessions.Remember(*session, event.request_id, kKindOf<ReleaseCall>, reply);
   core_.Emit(std::move(reply));
 }
 

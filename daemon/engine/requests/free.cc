@@ -10,18 +10,11 @@
 
 namespace memtide {
 
-namespace {
-
-constexpr size_t kFreeKind = 10;  // Index in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kFreeKind, Event>, FreeCall>);
-
-}  // namespace
-
 // All checks precede the first change: a refused call frees nothing.
 void Requests::On(const FreeCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (core_.AnswerAgain(*session, event.call, event.request_id, kFreeKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<FreeCall>)) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   if (!indices.ok()) return core_.Refuse(event.call, indices.status());
   for (const ChunkIndex index : *indices) {
@@ -52,7 +45,7 @@ void Requests::On(const FreeCall& event) {
   }
   Reply reply;
   reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kFreeKind, reply);
+  core_.sessions.Remember(*session, event.request_id, kKindOf<FreeCall>, reply);
   core_.Emit(std::move(reply));
   Job& job = *session->job;
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});

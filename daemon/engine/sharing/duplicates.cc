@@ -18,13 +18,6 @@
 
 namespace memtide {
 
-namespace {
-
-constexpr size_t kDuplicateKind = 39;  // Index in Event.
-static_assert(std::is_same_v<std::variant_alternative_t<kDuplicateKind, Event>, DuplicateCall>);
-
-}  // namespace
-
 absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall& event,
                                      const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
@@ -89,7 +82,7 @@ absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const Duplica
 void Sharing::On(const DuplicateCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  if (core_.AnswerAgain(*session, event.call, event.request_id, kDuplicateKind)) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<DuplicateCall>)) return;
   const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();
   if (status.ok()) status = CheckDuplicate(*session, event, *indices);
@@ -110,7 +103,7 @@ void Sharing::On(const DuplicateCall& event) {
 void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
   Session& session = *core_.sessions.Find(offer->session);
   const DuplicateCall& call = *offer->duplicate;
-  if (core_.AnswerAgain(session, call.call, call.request_id, kDuplicateKind)) return;
+  if (core_.AnswerAgain(session, call.call, call.request_id, kKindOf<DuplicateCall>)) return;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) {
@@ -190,7 +183,7 @@ void Sharing::Duplicate(Session& session, const DuplicateCall& event,
   Reply reply;
   reply.call = event.call;
   reply.value = std::move(made);
-  core_.sessions.Remember(session, event.request_id, kDuplicateKind, reply);
+  core_.sessions.Remember(session, event.request_id, kKindOf<DuplicateCall>, reply);
   core_.Emit(std::move(reply));
 }
 
