@@ -35,11 +35,11 @@ void CheckBatch(const uint8_t* data, size_t size) {
 }
 
 std::unique_ptr<google::protobuf::Message> Request(uint8_t number) {
-  const google::protobuf::Message* const requests[] = {
-      &v1::InspectNodeRequest::default_instance(), &v1::DrainRequest::default_instance(),
-      &v1::EndJobRequest::default_instance(),
+  const google::protobuf::Message* const requests[] = {&v1::InspectNodeRequest::default_instance(),
+                                                       &v1::DrainRequest::default_instance(),
+                                                       &v1::EndJobRequest::default_instance(),
 #define MEMTIDE_REQUEST(Method, Event, Reply) &v1::Method##Request::default_instance(),
-      MEMTIDE_VERBS(MEMTIDE_REQUEST)
+                                                       MEMTIDE_VERBS(MEMTIDE_REQUEST)
 #undef MEMTIDE_REQUEST
   };
   return std::unique_ptr<google::protobuf::Message>(
