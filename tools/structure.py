@@ -29,6 +29,8 @@ NO_PROGRAM = re.compile(
 )
 # A sentence that opens with a word for which there is a noun.
 OPENING = re.compile(r"(?:^|(?<=[.!?] ))(What|That|Those)\b")
+# It does nothing on its way but name chunks.
+THINNEST_CALL = "Discard"
 SENTENCE = re.compile(r"^(?=.)|(?<=[.!?] )(?=[A-Z`\"(])")
 
 
@@ -92,6 +94,20 @@ def longer_than(limit, texts):
     )
 
 
+def files_of_call(texts, call):
+    """The files in which a call of a session stands by name, which are those that a new one like it
+    touches. daemon/replay makes calls of its own."""
+    named = re.compile(
+        rf"\b{call}(?:Request|Response|Call)\b|\bmemtide_{call.lower()}\b|ROW\({call},|"
+        rf"\babsl::Status (?:\w+::)?{call}\(absl::Span"
+    )
+    return sorted(
+        path
+        for path, text in texts.items()
+        if named.search(text) and not path.startswith("daemon/replay/")
+    )
+
+
 def engine_sources(texts):
     return {
         path: text
@@ -108,6 +124,7 @@ def figures(texts):
     other_methods, other = largest(structure.classes, others, "")
     sources = engine_sources(texts)
     found, sentences = openings(texts)
+    of_call = len(files_of_call(texts, THINNEST_CALL))
     python = sum(
         text.count("\n") for path, text in texts.items() if path.startswith("pyclient/memtide/")
     )
@@ -115,6 +132,7 @@ def figures(texts):
         "largest class of the engine, methods": f"{methods} ({name})",
         "largest class elsewhere, methods": f"{other_methods} ({other})",
         "engine files in one circle of calls": f"{len(structure.circle(sources))}",
+        f"files of a session's call ({THINNEST_CALL})": f"{of_call}",
         "functions over 60 lines": f"{longer_than(60, texts)}",
         "lines of code": f"{lines_of_code(texts):,}",
         "pyclient/memtide, all lines": f"{python:,}",

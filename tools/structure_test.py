@@ -90,6 +90,16 @@ class Structure(unittest.TestCase):
         }
         self.assertEqual(structure.circle(texts), ["a.cc", "b.cc", "c.cc"])
 
+    def test_a_call_stands_where_its_messages_event_or_functions_are_named(self):
+        texts = {
+            "a.h": "struct DiscardCall {};\n",
+            "b.h": "int memtide_discard(int places);\n",
+            "c.cc": "absl::Status Client::Discard(absl::Span<const Id> places);\n",
+            "d.cc": "memory_.Discard(index);\n",
+            "daemon/replay/a.cc": "DiscardCall call;\n",
+        }
+        self.assertEqual(figures.files_of_call(texts, "Discard"), ["a.h", "b.h", "c.cc"])
+
     def test_programs_are_no_tests_fakes_or_documents(self):
         programs = ["base/a.h", "deploy/x.py", "proto/a.proto"]
         others = ["base/a_test.cc", "tests/a.py", "base/cuda/fake/a.cc", "docs/a.md", "a/BUILD"]

@@ -38,8 +38,15 @@ VOCABULARY = {
     "daemon/engine/interface/types.h",
 }
 
-# Within the engine: tables never call back the flows that use them. The interface knows neither.
-ENGINE_BELOW = {"tables": ("tables", "interface"), "interface": ("interface",)}
+# The engine's folders: one includes itself and those before it. Tables know no class of a flow.
+ENGINE_TABLES = ("interface", "tables", "shares", "writes")
+ENGINE_ORDER = (
+    *ENGINE_TABLES,
+    *("memory", "residency", "calls", "sharing", "requests", "records", "commits", "jobs"),
+    "inspection",
+)
+# Headers beside the folders which know all of them.
+ENGINE_WHOLE = ("audit.h", "engine_parts.h")
 # The packages that everything may use: the lowest layers, and what is shipped.
 PUBLIC_PACKAGES = ("base/", "bazel/", "bench/gpu/", "deploy/", "examples/", "proto/")
 
@@ -168,13 +175,20 @@ def check_layering(file):
 
 def check_engine_layering(file):
     folder = re.match(r"daemon/engine/(\w+)/", file.path)
-    allowed = ENGINE_BELOW.get(folder.group(1)) if folder else None
-    if not file.is_cxx or allowed is None:
+    if not file.is_cxx or not folder or folder.group(1) == "testing":
         return
+    if folder.group(1) not in ENGINE_ORDER:
+        yield 1, f"daemon/engine/{folder.group(1)} has no place in ENGINE_ORDER"
+        return
+    below = ENGINE_ORDER[: ENGINE_ORDER.index(folder.group(1)) + 1]
     for number, line in enumerate(file.code_lines, 1):
-        match = re.match(r'\s*#include "daemon/engine/(?:(\w+)/)?[^/"]*"', line)
-        if match and match.group(1) not in allowed:
-            yield number, f"daemon/engine/{folder.group(1)} knows only {' and '.join(allowed)}"
+        match = re.match(r'\s*#include "daemon/engine/(?:(\w+)/)?([^/"]*)"', line)
+        if not match or (file.path.endswith(TEST_FILES) and match.group(1) == "testing"):
+            continue
+        other, header = match.groups()
+        is_table = folder.group(1) in ENGINE_TABLES
+        if (is_table or header in ENGINE_WHOLE) if other is None else other not in below:
+            yield number, f"daemon/engine/{folder.group(1)} knows only {', '.join(below)}"
 
 
 def check_visibility(file):

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/inspection/info.h"
+#include "daemon/engine/info.h"
 #include "daemon/engine/inspection/inspection.h"
 
 namespace memtide {

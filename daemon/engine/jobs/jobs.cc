@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/inspection/info.h"
+#include "daemon/engine/info.h"
 
 namespace memtide {
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/inspection/info.h"
+#include "daemon/engine/info.h"
 #include "daemon/engine/requests/requests.h"
 
 namespace memtide {

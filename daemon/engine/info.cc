@@ -1,4 +1,4 @@
-#include "daemon/engine/inspection/info.h"
+#include "daemon/engine/info.h"
 
 #include <algorithm>
 

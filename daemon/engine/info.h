@@ -1,6 +1,6 @@
 // Listings show these of a chunk and of a job. Engine-internal.
-#ifndef MEMTIDE_DAEMON_ENGINE_INSPECTION_INFO_H_
-#define MEMTIDE_DAEMON_ENGINE_INSPECTION_INFO_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_INFO_H_
+#define MEMTIDE_DAEMON_ENGINE_INFO_H_
 
 #include "daemon/engine/core.h"
 
@@ -11,4 +11,4 @@ JobInfo InfoOf(const Core& core, const Job& job);
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_INSPECTION_INFO_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_INFO_H_
