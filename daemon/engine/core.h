@@ -101,6 +101,11 @@ struct Core {
   }
   void ScheduleChunk(ChunkIndex index) { work.AddChunk(index); }
   // The tier's slot queue and the calls that wait to be admitted will be examined.
+  // Slots of the job's home tier are free again, for which allocations may wait.
+  void HomesFreed(Job& job) {
+    ScheduleRoomCheck(job, job.home);
+    if (!job.allocating.empty()) work.Send(AllocationsPossible{job.id});
+  }
   void ScheduleRoomCheck(Job& job, Tier tier) {
     if (job.share(tier).exists() && tier != Tier::kSsd) work.AddRoomCheck(job.listed_work, tier);
   }

@@ -131,7 +131,7 @@ void EngineParts::HandOnSignals() {
                    [this](const NoMemoryForContents& s) { sharing_.On(s); },
                    [this](const PartFailed& s) { sharing_.On(s); },
                    [this](const FetchAgain& s) { requests_.On(s.call); },
-                   [this](const StepAgain& s) { requests_.On(s.call); },
+                   [this](const StepAgain& s) { requests_.On(s); },
                },
                signal);
   }

@@ -83,7 +83,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
     const RunningStep ended = calls_.EndStep(part, why, 0);
     for (const StepCall& call :
          sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok())) {
-      requests_.On(call);
+      requests_.On(StepAgain{call});
     }
   }
   if (session.job != nullptr) {

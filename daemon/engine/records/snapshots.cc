@@ -161,6 +161,7 @@ void Records::On(const SnapshotSaved& event) {
     DistrustStores(job);
   }
   snapshots.saving.reset();
+  core_.HomesFreed(job);
   if (!event.status.ok()) RefuseCommits(job, event.status);
   for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
     if (commit.step <= snapshots.SavedStep(commit.rank)) {

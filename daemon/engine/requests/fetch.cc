@@ -98,7 +98,7 @@ void Requests::On(const FetchCall& event) {
   absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
   if (some_are_common) homes = sharing_.TakeHomes(job, *indices);
   if (!homes.ok()) {
-    core_.ScheduleRoomCheck(job, job.home);
+    core_.HomesFreed(job);
     return core_.Refuse(event.call, homes.status());
   }
 

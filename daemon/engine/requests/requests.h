@@ -22,6 +22,7 @@ class Requests {
   void On(const FetchCall& event);
   void On(const ReleaseCall& event);
   void On(const StepCall& event);
+  void On(const StepAgain& signal);
   void On(const StepDone& event);
   void On(const EndPartCall& event);
   void On(const DiscardCall& event);
@@ -35,6 +36,7 @@ class Requests {
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckPart(const Session& session, uint64_t part) const;
+  void Begin(Session& session, const StepCall& event, bool is_first_time);
   void LearnStep(const Session& session, const StepCall& event);
   absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
 

@@ -75,27 +75,38 @@ void Requests::LearnStep(const Session& session, const StepCall& event) {
 void Requests::On(const StepCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  Job& job = *session->job;
-  absl::Status status = CheckMoments(core_.options.limits, event.moments);
-  if (status.ok()) residency_.Learn(*session, event.moments);
-  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
-  if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
+  const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
-  LearnStep(*session, event);
+  residency_.Learn(*session, event.moments);
+  Begin(*session, event, /*is_first_time=*/true);
+}
+
+void Requests::On(const StepAgain& signal) {
+  Session* session = core_.CallingSession(signal.call.call, signal.call.session);
+  if (session != nullptr) Begin(*session, signal.call, /*is_first_time=*/false);
+}
+
+// The access predictor has learned the uses of a call that is made again.
+void Requests::Begin(Session& session, const StepCall& event, bool is_first_time) {
+  Job& job = *session.job;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, event.chunks);
+  absl::Status status = indices.ok() ? CheckStep(session, event, *indices) : indices.status();
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  if (is_first_time) LearnStep(session, event);
   RunStep run;
   run.work = event.work;
   run.part = event.part;
   if (event.contents.has_value() && job.shares_contents()) {
-    if (sharing_.SharePart(*session, event, &*indices, &run.difference)) return;
+    if (sharing_.SharePart(session, event, &*indices, &run.difference)) return;
   } else {
     std::vector<bool> shared(indices->size());
     for (size_t i = event.reads; i < indices->size(); ++i)
       shared[i] = core_.ids.MustCopyToWrite((*indices)[i]);
     status =
-        sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
+        sharing_.GiveOwnEntries(session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
     if (!status.ok()) return core_.Refuse(event.call, status);
   }
-  calls_.Wait(*session, event.call, *std::move(indices), event.reads, std::move(run),
+  calls_.Wait(session, event.call, *std::move(indices), event.reads, std::move(run),
               event.deadline);
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
@@ -123,7 +134,7 @@ void Requests::On(const EndPartCall& event) {
         event.non_finite_gradients);
     for (const StepCall& call :
          sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed)) {
-      On(call);
+      On(StepAgain{call});
     }
   }
   core_.Answer(event.call);

@@ -201,6 +201,7 @@ void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
   chunk.copies.sums.clear();
   chunk.copies.unreadable = false;
   chunk.slot(Tier::kSsd).Free();
+  core_.HomesFreed(job);
   chunk.home = Tier::kHost;
   chunk.common = &content;
   chunk.of_readers = content.readers.Take();
