@@ -409,7 +409,9 @@ TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
   Open(4, 3);
   const PlaceRange range = Allocate(4);
   CommitRequest commit;
-  commit.if_unwritten = true;
+  const auto read_versions = [&](uint32_t place) {
+    commit.unwritten = client_->leases()->Versions({Nth(range, place)}).value();
+  };
   const auto commit_one = [&](uint32_t place, uint64_t step) {
     commit.committed.step = step;
     return client_->leases()->Commit(commit, {Nth(range, place)}, {Nth(range, 3)});
@@ -418,17 +420,19 @@ TEST_F(ClientTest, ACommitSeesAWriteSinceItsVersionsWereRead) {
     ASSERT_TRUE(client_->leases()->Acquire({Nth(range, place)}, access).ok());
     ASSERT_TRUE(client_->leases()->EndUse({Nth(range, place)}).ok());
   };
-  ASSERT_TRUE(client_->leases()->Versions({Nth(range, 0), Nth(range, 1)}).ok());
+  read_versions(0);
   use(0, Access::kRead);
-  use(2, Access::kWrite);  // Its version was not read.
+  use(2, Access::kWrite);  // It is no part of the commit.
   EXPECT_TRUE(commit_one(0, 1).ok());
+  EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted) << "the version of another chunk";
+  read_versions(1);
   use(1, Access::kWrite);
   EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(client_->leases()->Versions({Nth(range, 1)}).ok());
+  read_versions(1);
   use(1, Access::kRead);
   use(1, Access::kWrite);  // The lease for reading becomes one for writing.
   EXPECT_EQ(commit_one(1, 2).code(), absl::StatusCode::kAborted);
-  commit.if_unwritten = false;
+  commit.unwritten.clear();
   EXPECT_TRUE(commit_one(1, 2).ok());
 }
 

@@ -446,19 +446,20 @@ MEMTIDE_API int memtide_start_shared_part(memtide_client* client, const uint32_t
 MEMTIDE_API int memtide_end_part(memtide_client* client, uint64_t part, int computed,
                                  uint64_t non_finite_gradients);
 /* How to commit, as a sum. The shadow chunks get the previous content, instead of none. In a job of
- * ranks with a time_to_live_s: waits for such commits of all ranks, and is one with them. And only
- * if none of these chunks was leased for writing since memtide_versions named it last. */
-enum { MEMTIDE_KEEP_OLD_CONTENT = 1, MEMTIDE_WITH_ALL_RANKS = 2, MEMTIDE_IF_UNWRITTEN = 4 };
+ * ranks with a time_to_live_s: waits for such commits of all ranks, and is one with them. */
+enum { MEMTIDE_KEEP_OLD_CONTENT = 1, MEMTIDE_WITH_ALL_RANKS = 2 };
 /* Commits step number `step` of the job, or of this rank: each chunk at `places` gets the content
  * of the shadow chunk with the same index in shadow_places, all at once. `step` must follow the
  * last committed step; committing the last one again has no effect; any other is
- * FAILED_PRECONDITION. manifest: bytes that are stored with the step and returned by
- * memtide_committed. memtide_limits has the most bytes and places.
+ * FAILED_PRECONDITION. ids and versions: as memtide_versions gave them for `places`, to commit only
+ * if no chunk was written since; both NULL: whatever was written. manifest: bytes that are stored
+ * with the step and returned by memtide_committed. memtide_limits has the most bytes and places.
  * ABORTED: one of the chunks stays in use, or was written. With MEMTIDE_WITH_ALL_RANKS,
  * FAILED_PRECONDITION: a rank has ended; DEADLINE_EXCEEDED: some ranks have not committed. */
 MEMTIDE_API int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
-                               const uint32_t* shadow_places, size_t count, int how,
-                               const void* manifest, size_t manifest_bytes);
+                               const uint32_t* shadow_places, size_t count, const uint64_t* ids,
+                               const uint64_t* versions, int how, const void* manifest,
+                               size_t manifest_bytes);
 /* The job's last committed step (0: none) and its manifest, as of memtide_open or of this client's
  * last memtide_commit. The caller frees *manifest with memtide_free_text. */
 MEMTIDE_API int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,

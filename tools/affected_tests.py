@@ -62,8 +62,9 @@ def affected_by(path, root):
         path = path.replace("memtide_methods", "memtide")
         file = Path(path)
     if path.startswith("pyclient/memtide/"):
-        package = str(file.relative_to("pyclient/memtide").parent).lstrip("_")
-        if package != "." and (root / TESTS / package).is_dir():
+        folder, *rest = file.relative_to("pyclient/memtide").parts
+        package = folder.lstrip("_")
+        if rest and (root / TESTS / package).is_dir():
             return {f"{TESTS}/{package}"}
         return tests_naming(rf"\bmemtide(\.|\.[\w.]+\.| import ([\w, ]*, )?){file.stem}\b", root)
     if not path.startswith(TESTS + "/") or not path.endswith(".py"):

@@ -61,7 +61,9 @@ class AffectedTests(unittest.TestCase):
         self.assertNotIn("gone", self.bazel("client/gone.cc", "client/BUILD"))
 
     def test_a_module_affects_the_folder_of_its_package(self):
-        self.assertEqual(self.pytest("pyclient/memtide/_trace/model.py"), ["tests/python/trace"])
+        for module in ("model", "folder/of_it"):
+            path = f"pyclient/memtide/_trace/{module}.py"
+            self.assertEqual(self.pytest(path), ["tests/python/trace"])
 
     def test_a_module_without_a_folder_affects_the_tests_that_name_it(self):
         self.assertEqual(self.pytest("pyclient/memtide_plan/a/b.py"), ["tests/python/plan"])

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # In Python: files that do something only on a GPU, and the words by which others ask whether there
 # is one.
 GPU_FILES = re.compile(
-    r"_torch_hooks/(lease_dispatch|leaf_modules|gpu_\w+|compiled_\w+|device_guards"
-    r"|dispatch_switch|mode_stack|step_dispatch)|_memory/(device_oom|covered_streams|hold)"
+    r"_torch_hooks/(on_gpu/(?!element_slices)\w+|compiled_regions|mode_stack"
+    r"|around_step/step_dispatch)|_memory/(device_oom|covered_streams|hold)"
     r"|_daemon/gpus|_util/devices"
 )
 # In C++: the end of a function because a call that it made has failed, one line in each.

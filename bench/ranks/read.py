@@ -36,7 +36,8 @@ def read(out: str) -> None:
     managed = runtime.current()
     assert managed is not None
     weights = [layer.weight for layer in base]
-    places = {place for w in weights for place in managed.manager.places_of(w.data_ptr(), w.nbytes)}
+    places_of = managed.memory.addresses.places_of
+    places = {place for w in weights for place in places_of(w.data_ptr(), w.nbytes)}
     managed.ledger.release_all()
     managed.client.flush()
     dist.barrier()

@@ -24,7 +24,7 @@ import memtide
 import torch
 import train_gpt
 from memtide._daemon import inspection
-from memtide._memory.tensor_manager import manager_of
+from memtide._memory.managed_memory import memory_of
 from torch import nn
 from torch.nn import functional
 
@@ -151,9 +151,9 @@ def _delink_in_chunks(result: Path) -> None:
 
 def _chunk_bytes(layers: nn.Module) -> dict[str, int]:
     """The sums over all kinds that the node's daemon reports."""
-    manager = manager_of(next(layers.parameters()))
-    assert manager is not None
-    kinds = inspection.inspect(Path(manager.client.socket_dir)).kinds.values()
+    memory = memory_of(next(layers.parameters()))
+    assert memory is not None
+    kinds = inspection.inspect(Path(memory.client.socket_dir)).kinds.values()
     return {
         "allocated_bytes": sum(kind.allocated_bytes for kind in kinds),
         "shared_bytes": sum(kind.shared_bytes for kind in kinds),

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import torch  # noqa: E402
 import train_gpt  # noqa: E402
 from memtide._torch_hooks import mode_stack  # noqa: E402
-from memtide._torch_hooks.leaf_modules import LeafModules  # noqa: E402
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode  # noqa: E402
+from memtide._torch_hooks.on_gpu.leaf_modules import LeafModules  # noqa: E402
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 

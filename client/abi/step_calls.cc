@@ -209,8 +209,8 @@ int memtide_step(memtide_client* client, const memtide_step_options* options,
 }
 
 int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places,
-                   const uint32_t* shadow_places, size_t count, int how, const void* manifest,
-                   size_t manifest_bytes) {
+                   const uint32_t* shadow_places, size_t count, const uint64_t* ids,
+                   const uint64_t* versions, int how, const void* manifest, size_t manifest_bytes) {
   return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
     if (shadow_places == nullptr && count > 0) return NullArgument("shadow_places");
     if (manifest == nullptr && manifest_bytes > 0) return NullArgument("manifest");
@@ -220,7 +220,12 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
     commit.committed.manifest.assign(static_cast<const char*>(manifest), manifest_bytes);
     commit.keep_old_content = (how & MEMTIDE_KEEP_OLD_CONTENT) != 0;
     commit.with_all_ranks = (how & MEMTIDE_WITH_ALL_RANKS) != 0;
-    commit.if_unwritten = (how & MEMTIDE_IF_UNWRITTEN) != 0;
+    if ((ids == nullptr) != (versions == nullptr)) {
+      return NullArgument(ids == nullptr ? "ids" : "versions");
+    }
+    for (size_t i = 0; ids != nullptr && i < count; ++i) {
+      commit.unwritten.push_back({ChunkId(ids[i]), versions[i]});
+    }
     return leases.Commit(commit, at, PlacesAt(shadow_places, count));
   });
 }

@@ -238,7 +238,6 @@ void LeaseCache::Granted(const LeasePlan& plan) {
     Entry& entry = at(place);
     MEMTIDE_CHECK(entry.state == State::kLeasing) << Name(place);
     entry.state = plan.access == Access::kWrite ? State::kWriting : State::kReading;
-    entry.writes += plan.access == Access::kWrite;
     --leasing_;
     --moving_;
     ++held_;
@@ -250,7 +249,6 @@ void LeaseCache::Granted(const LeasePlan& plan) {
   for (const PlaceId place : plan.upgrade) {
     MEMTIDE_CHECK(at(place).state == State::kUpgrading) << Name(place);
     at(place).state = State::kWriting;
-    ++at(place).writes;
     --moving_;
     ConfirmUse(place);
     if (!plan.counts_uses) DropUse(place);

@@ -86,8 +86,6 @@ class LeaseCache {
   bool IsAbsent(PlaceId place) const;
   // REQUIRES: the place is bound.
   ChunkId chunk(PlaceId place) const;
-  // How many leases for writing the place has had.
-  uint64_t writes(PlaceId place) const { return at(place).writes; }
 
   // --- Leases ---
 
@@ -161,7 +159,6 @@ class LeaseCache {
     uint32_t older = kNone, newer = kNone;  // Neighbours in the list of idle leases.
     uint64_t stamp = 0;   // The value of stamp_ of the last request that named the place.
     uint64_t moment = 0;  // The value of moment_ at its last use.
-    uint64_t writes = 0;  // Leases for writing, ever.
   };
 
   static bool IsMoving(State state);

@@ -96,7 +96,7 @@ class LeaseClient {
   absl::StatusOr<StartedPart> StartPart(OwnPart* part);
   absl::Status EndPart(uint64_t id, const PartResult& result);
   // Implements memtide_commit. Idle leases on the places end first. ABORTED: a chunk stays in use,
-  // or with `if_unwritten`, was leased for writing since Versions() named its place last.
+  // or has another version than `commit` says.
   absl::Status Commit(const CommitRequest& commit, absl::Span<const PlaceId> places,
                       absl::Span<const PlaceId> shadows);
   // The last commit of this session, or that of its job when it was opened.
@@ -194,8 +194,6 @@ class LeaseClient {
   // Instant::min(), which stands for no wait at all.
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether one of the places was leased for writing since then.
-  bool AreWritten(absl::Span<const PlaceId> places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyDeviceShare(const DeviceShare& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DaemonSession* const session_;
@@ -216,8 +214,6 @@ class LeaseClient {
   // The memory of parts that have not ended, by their ids.
   std::map<uint64_t, std::vector<std::shared_ptr<Region>>> parts_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_part_ ABSL_GUARDED_BY(mutex_) = 1;
-  // LeaseCache::writes() when Versions() was last called, of the places that it named.
-  std::map<PlaceId, uint64_t> writes_seen_ ABSL_GUARDED_BY(mutex_);
   CommittedStep committed_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,5 @@
 // LeaseClient, steps: optimizer steps on chunks of this client.
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -94,11 +95,11 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
   while (true) {
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(places));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> shadow_chunks, ReleaseIdle(shadows));
-    if (commit.if_unwritten) {
-      // A lease that begins behind this is in the way of the commit, which is tried again, unless
-      // it also ends before the daemon has the commit.
-      const MutexLock lock(&mutex_);
-      if (AreWritten(places)) return absl::AbortedError("a chunk was written meanwhile");
+    const auto& unwritten = commit.unwritten;
+    if (!unwritten.empty() &&
+        !std::equal(chunks.begin(), chunks.end(), unwritten.begin(), unwritten.end(),
+                    [](ChunkId chunk, const ChunkVersion& each) { return chunk == each.chunk; })) {
+      return absl::AbortedError("another chunk than the one of this version is at a place");
     }
     CountCall();
     const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
@@ -109,6 +110,11 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
       committed_ = commit.committed;
     }
     if (!absl::IsAborted(status) || Now() >= until) return status;
+    // No later try succeeds once a chunk was written.
+    if (!unwritten.empty()) {
+      MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkVersion> now, Versions(places));
+      if (now != unwritten) return status;
+    }
     // The lease may also be another session's, whose end is not signalled here, so the wait is
     // short.
     const MutexLock lock(&mutex_);
@@ -195,20 +201,11 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ChunkIds(PlaceRange range) con
   return ResolvePlaces(places);
 }
 
-bool LeaseClient::AreWritten(absl::Span<const PlaceId> places) const {
-  for (const PlaceId place : places) {
-    const auto seen = writes_seen_.find(place);
-    if (seen != writes_seen_.end() && seen->second != cache_.writes(place)) return true;
-  }
-  return false;
-}
-
 absl::StatusOr<std::vector<ChunkVersion>> LeaseClient::Versions(absl::Span<const PlaceId> places) {
   std::vector<ChunkId> chunks;
   {
     const MutexLock lock(&mutex_);
     MEMTIDE_ASSIGN_OR_RETURN(chunks, ResolvePlaces(places));
-    for (const PlaceId place : places) writes_seen_[place] = cache_.writes(place);
   }
   CountCall();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<uint64_t> numbers, session_->Versions(chunks));

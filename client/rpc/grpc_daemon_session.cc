@@ -25,13 +25,23 @@ constexpr Duration kOfferDeadline = std::chrono::seconds(10);
 
 }  // namespace
 
-template <typename Send>
-absl::Status GrpcDaemonSession::ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const {
+template <typename Body>
+absl::Status GrpcDaemonSession::ForEachBatch(absl::Span<const ChunkId> chunks, Body body) const {
   const size_t batch = limits_.chunks_per_call;
   for (size_t first = 0; first < chunks.size(); first += batch) {
-    MEMTIDE_RETURN_IF_ERROR(send(chunks.subspan(first, batch)));
+    MEMTIDE_RETURN_IF_ERROR(body(chunks.subspan(first, batch)));
   }
   return absl::OkStatus();
+}
+
+template <typename Request>
+absl::Status GrpcDaemonSession::SendInBatches(const Request& request,
+                                              absl::Span<const ChunkId> chunks, Duration timeout) {
+  return ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
+    Request one = request;
+    AddIds(batch, one.mutable_chunk_ids());
+    return Send(std::move(one), timeout).status();
+  });
 }
 
 GrpcDaemonSession::GrpcDaemonSession(DaemonAddress address) : address_(std::move(address)) {}
@@ -47,10 +57,8 @@ absl::StatusOr<Job> GrpcDaemonSession::Open(const v1::OpenRequest& request,
   socket_.emplace(std::move(socket));
   token_ = socket_->welcome().token();
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(socket_->welcome().grpc_target());
-  session_stub_ = v1::SessionService::NewStub(channel);
-  chunk_stub_ = v1::ChunkService::NewStub(channel);
-  optimizer_stub_ = v1::OptimizerService::NewStub(channel);
-  admin_stub_ = v1::AdminService::NewStub(channel);
+  stubs_ = {v1::SessionService::NewStub(channel), v1::ChunkService::NewStub(channel),
+            v1::OptimizerService::NewStub(channel), v1::AdminService::NewStub(channel)};
   // The reader starts before Open is sent: the job's regions arrive before the reply.
   reader_ = std::thread([this] { ReadEvents(); });
   pthread_setname_np(reader_.native_handle(), "memtide-events");
@@ -86,23 +94,14 @@ absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::OpenJob(v1::OpenRequest requ
   if (request.chunk_size_bytes() == 0) {
     // An existing job has a chunk size, which a request with size zero adopts.
     if (!request.job_name().empty()) {
-      absl::StatusOr<v1::OpenResponse> joined = SendOpen(request);
+      absl::StatusOr<v1::OpenResponse> joined = Send(request, kOpenTimeout);
       if (!absl::IsInvalidArgument(joined.status())) return joined;
     }
-    v1::InspectNodeResponse node;
-    MEMTIDE_RETURN_IF_ERROR(
-        WithLossReason(Call(admin_stub_.get(), &v1::AdminService::Stub::InspectNode, token_,
-                            kShortCallTimeout, v1::InspectNodeRequest(), &node)));
+    MEMTIDE_ASSIGN_OR_RETURN(const v1::InspectNodeResponse node,
+                             Send(v1::InspectNodeRequest(), kShortCallTimeout));
     request.set_chunk_size_bytes(DefaultChunkSize(request, node).count());
   }
-  return SendOpen(request);
-}
-
-absl::StatusOr<v1::OpenResponse> GrpcDaemonSession::SendOpen(const v1::OpenRequest& request) {
-  v1::OpenResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Open,
-                                              token_, kOpenTimeout, request, &reply)));
-  return reply;
+  return Send(std::move(request), kOpenTimeout);
 }
 
 void GrpcDaemonSession::Close() {
@@ -115,10 +114,10 @@ void GrpcDaemonSession::Close() {
   changed_.SignalAll();
   // Join the renewer first, so that no renewal follows the Close call.
   if (renewer_.joinable()) renewer_.join();
-  if (session_stub_ != nullptr) {
+  if (StubFor<v1::CloseRequest>() != nullptr) {
     v1::CloseResponse reply;
     // Best effort: closing the socket ends the session even if this call fails.
-    Call(session_stub_.get(), &v1::SessionService::Stub::Close, token_, kReplyGrace,
+    Call(StubFor<v1::CloseRequest>(), &v1::SessionService::Stub::Close, token_, kReplyGrace,
          v1::CloseRequest(), &reply)
         .IgnoreError();
   }
@@ -132,16 +131,15 @@ absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count,
   std::vector<ChunkId> chunks;
   while (chunks.size() < count) {
     v1::AllocateRequest request;
-    request.set_request_id(next_request_id_.fetch_add(1));
     request.set_count(
         static_cast<uint32_t>(std::min<size_t>(count - chunks.size(), limits_.chunks_per_call)));
     request.set_kind(ToProto(kind));
     request.set_undefined(initial_content == InitialContent::kUndefined);
     if (home == HomeTier::kHost) request.set_home_tier(v1::TIER_HOST);
-    v1::AllocateResponse reply;
-    absl::Status status = WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Allocate,
-                                              token_, kShortCallTimeout, request, &reply));
-    if (status.ok() && reply.chunk_ids_size() != static_cast<int>(request.count())) {
+    const uint32_t chunk_count = request.count();
+    const absl::StatusOr<v1::AllocateResponse> reply = Send(std::move(request), kShortCallTimeout);
+    absl::Status status = reply.status();
+    if (status.ok() && reply->chunk_ids_size() != static_cast<int>(chunk_count)) {
       status =
           absl::InternalError("the daemon allocated a different number of chunks than requested");
     }
@@ -149,31 +147,17 @@ absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Allocate(uint32_t count,
       Free(chunks).IgnoreError();  // All or none.
       return status;
     }
-    for (const uint64_t id : reply.chunk_ids()) chunks.push_back(ChunkId(id));
+    for (const uint64_t id : reply->chunk_ids()) chunks.push_back(ChunkId(id));
   }
   return chunks;
 }
 
 absl::Status GrpcDaemonSession::Free(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
-    v1::FreeRequest request;
-    request.set_request_id(next_request_id_.fetch_add(1));
-    AddIds(batch, request.mutable_chunk_ids());
-    v1::FreeResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Free, token_,
-                               kShortCallTimeout, request, &reply));
-  });
+  return SendInBatches(v1::FreeRequest(), chunks, kShortCallTimeout);
 }
 
 absl::Status GrpcDaemonSession::Discard(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
-    v1::DiscardRequest request;
-    request.set_request_id(next_request_id_.fetch_add(1));
-    AddIds(batch, request.mutable_chunk_ids());
-    v1::DiscardResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Discard, token_,
-                               kShortCallTimeout, request, &reply));
-  });
+  return SendInBatches(v1::DiscardRequest(), chunks, kShortCallTimeout);
 }
 
 absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> chunks) {
@@ -183,10 +167,8 @@ absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> c
     AddIds(batch, request.mutable_chunk_ids());
     const Duration deadline = std::min(limits_.max_wait, kOfferDeadline);
     SetDuration(deadline, request.mutable_deadline());
-    v1::OfferResponse reply;
-    MEMTIDE_RETURN_IF_ERROR(
-        WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,
-                            limits_.max_wait + kReplyGrace, request, &reply)));
+    MEMTIDE_ASSIGN_OR_RETURN(const v1::OfferResponse reply,
+                             Send(std::move(request), limits_.max_wait + kReplyGrace));
     const size_t first = batch.data() - chunks.data();
     const auto add = [&](const auto& numbers, std::vector<size_t>* to) {
       for (const uint32_t number : numbers) {
@@ -202,27 +184,19 @@ absl::StatusOr<OfferResult> GrpcDaemonSession::Offer(absl::Span<const ChunkId> c
 }
 
 absl::Status GrpcDaemonSession::OfferWhenWritten(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
-    v1::OfferRequest request;
-    AddIds(batch, request.mutable_chunk_ids());
-    request.set_repeats(true);
-    v1::OfferResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Offer, token_,
-                               kShortCallTimeout, request, &reply));
-  });
+  v1::OfferRequest request;
+  request.set_repeats(true);
+  return SendInBatches(request, chunks, kShortCallTimeout);
 }
 
 // In one call, as what is duplicated together has to be written together.
 absl::StatusOr<std::vector<ChunkId>> GrpcDaemonSession::Duplicate(absl::Span<const ChunkId> chunks,
                                                                   uint32_t copies) {
   v1::DuplicateRequest request;
-  request.set_request_id(next_request_id_.fetch_add(1));
   AddIds(chunks, request.mutable_chunk_ids());
   request.set_copies(copies);
-  v1::DuplicateResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(
-      WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Duplicate, token_,
-                          limits_.max_wait + kReplyGrace, request, &reply)));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::DuplicateResponse reply,
+                           Send(std::move(request), limits_.max_wait + kReplyGrace));
   if (static_cast<size_t>(reply.chunk_ids_size()) != chunks.size() * copies) {
     return absl::InternalError("the daemon made a different number of duplicates than requested");
   }
@@ -269,9 +243,8 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
     wait = std::min(options.deadline, limits_.max_wait);
     SetDuration(wait, request.mutable_deadline());
   }
-  v1::FetchResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Fetch,
-                                              token_, wait + kReplyGrace, request, &reply)));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::FetchResponse reply,
+                           Send(std::move(request), wait + kReplyGrace));
   if (reply.leases_size() != static_cast<int>(batch.chunks.size())) {
     return absl::InternalError("the daemon granted a different number of leases than requested");
   }
@@ -288,41 +261,21 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
 absl::Status GrpcDaemonSession::Report(const std::vector<Moment>& moments) {
   v1::ReportRequest request;
   AddMoments(moments, request.mutable_moments());
-  v1::ReportResponse reply;
-  return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Report, token_,
-                             kShortCallTimeout, request, &reply));
+  return Send(std::move(request), kShortCallTimeout).status();
 }
 
 absl::Status GrpcDaemonSession::Release(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
-    v1::ReleaseRequest request;
-    request.set_request_id(next_request_id_.fetch_add(1));
-    AddIds(batch, request.mutable_chunk_ids());
-    v1::ReleaseResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Release, token_,
-                               kShortCallTimeout, request, &reply));
-  });
+  return SendInBatches(v1::ReleaseRequest(), chunks, kShortCallTimeout);
 }
 
 absl::Status GrpcDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
-    v1::EvictRequest request;
-    AddIds(batch, request.mutable_chunk_ids());
-    request.set_tier(has_ssd_ ? v1::TIER_SSD : v1::TIER_HOST);
-    v1::EvictResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Evict, token_,
-                               limits_.max_wait, request, &reply));
-  });
+  v1::EvictRequest request;
+  request.set_tier(has_ssd_ ? v1::TIER_SSD : v1::TIER_HOST);
+  return SendInBatches(request, chunks, limits_.max_wait);
 }
 
 absl::Status GrpcDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
-  return ForEachBatch(chunks, [this](absl::Span<const ChunkId> batch) {
-    v1::PrefetchRequest request;
-    AddIds(batch, request.mutable_chunk_ids());
-    v1::PrefetchResponse reply;
-    return WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Prefetch, token_,
-                               kShortCallTimeout, request, &reply));
-  });
+  return SendInBatches(v1::PrefetchRequest(), chunks, kShortCallTimeout);
 }
 
 absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Duration deadline) {
@@ -331,10 +284,8 @@ absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Durati
   // The daemon refuses a longer deadline.
   const Duration wait = std::min(deadline, limits_.max_wait);
   SetDuration(wait, request.mutable_deadline());
-  v1::ResizeResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(
-      WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::Resize, token_,
-                          wait + kReplyGrace, request, &reply)));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::ResizeResponse reply,
+                           Send(std::move(request), wait + kReplyGrace));
   return DeviceShare{reply.device_slots(), reply.lease_budget()};
 }
 
@@ -344,10 +295,8 @@ absl::StatusOr<std::vector<uint64_t>> GrpcDaemonSession::Versions(
   MEMTIDE_RETURN_IF_ERROR(ForEachBatch(chunks, [&](absl::Span<const ChunkId> batch) {
     v1::DescribeRequest request;
     AddIds(batch, request.mutable_chunk_ids());
-    v1::DescribeResponse reply;
-    MEMTIDE_RETURN_IF_ERROR(
-        WithLossReason(Call(chunk_stub_.get(), &v1::ChunkService::Stub::Describe, token_,
-                            kShortCallTimeout, request, &reply)));
+    MEMTIDE_ASSIGN_OR_RETURN(const v1::DescribeResponse reply,
+                             Send(std::move(request), kShortCallTimeout));
     for (const v1::ChunkInfo& chunk : reply.chunks()) versions.push_back(chunk.version());
     return absl::OkStatus();
   }));
@@ -360,9 +309,7 @@ absl::StatusOr<std::vector<uint64_t>> GrpcDaemonSession::Versions(
 absl::Status GrpcDaemonSession::ReturnRegions(const std::vector<RegionId>& regions) {
   v1::ReturnRegionsRequest request;
   for (const RegionId region : regions) request.add_region_ids(region.value());
-  v1::ReturnRegionsResponse reply;
-  return WithLossReason(Call(session_stub_.get(), &v1::SessionService::Stub::ReturnRegions, token_,
-                             kShortCallTimeout, request, &reply));
+  return Send(std::move(request), kShortCallTimeout).status();
 }
 
 absl::Status GrpcDaemonSession::WithLossReason(absl::Status status) {
@@ -433,7 +380,7 @@ void GrpcDaemonSession::RenewUntilClosed(Duration interval) {
     mutex_.Unlock();
     v1::RenewResponse reply;
     // A failure means that the session ended, which the reader thread reports.
-    Call(session_stub_.get(), &v1::SessionService::Stub::Renew, token_, interval,
+    Call(StubFor<v1::RenewRequest>(), &v1::SessionService::Stub::Renew, token_, interval,
          v1::RenewRequest(), &reply)
         .IgnoreError();
     mutex_.Lock();

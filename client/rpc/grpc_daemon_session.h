@@ -10,16 +10,18 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
 #include "client/rpc/daemon_session.h"
 #include "client/rpc/fd_socket.h"
-#include "memtide/v1/admin.grpc.pb.h"
-#include "memtide/v1/chunks.grpc.pb.h"
-#include "memtide/v1/optimizer.grpc.pb.h"
-#include "memtide/v1/session.grpc.pb.h"
+#include "client/rpc/grpc_call.h"
+#include "client/rpc/method_of.h"
 
 namespace memtide::client {
 
@@ -56,9 +58,13 @@ class GrpcDaemonSession : public DaemonSession {
   absl::Status ReturnRegions(const std::vector<RegionId>& regions) override;
 
  private:
-  // Calls `send` with batches of at most chunks_per_call chunks, until one fails.
-  template <typename Send>
-  absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Send send) const;
+  // Calls `body` with batches of at most chunks_per_call chunks, until one fails.
+  template <typename Body>
+  absl::Status ForEachBatch(absl::Span<const ChunkId> chunks, Body body) const;
+  // Calls with `request` and each batch, until one fails.
+  template <typename Request>
+  absl::Status SendInBatches(const Request& request, absl::Span<const ChunkId> chunks,
+                             Duration timeout);
   absl::StatusOr<v1::OpenResponse> OpenJob(v1::OpenRequest request);
   // Added to the deadline that the daemon observes, so that its own DEADLINE_EXCEEDED arrives
   // first.
@@ -66,7 +72,26 @@ class GrpcDaemonSession : public DaemonSession {
   // The timeout of calls that the daemon answers without waiting for transfers.
   static constexpr Duration kShortCallTimeout = std::chrono::seconds(60);
 
-  absl::StatusOr<v1::OpenResponse> SendOpen(const v1::OpenRequest& request);
+  template <typename Request, typename = void>
+  struct HasRequestId : std::false_type {};
+  template <typename Request>
+  struct HasRequestId<Request, std::void_t<decltype(std::declval<Request>().request_id())>>
+      : std::true_type {};
+  template <typename Request>
+  typename MethodOf<Request>::Stub* StubFor() const {
+    return std::get<std::unique_ptr<typename MethodOf<Request>::Stub>>(stubs_).get();
+  }
+  // Calls the daemon, and returns its response.
+  template <typename Request>
+  absl::StatusOr<typename MethodOf<Request>::Response> Send(Request request, Duration timeout) {
+    if constexpr (HasRequestId<Request>::value) {
+      request.set_request_id(next_request_id_.fetch_add(1));
+    }
+    typename MethodOf<Request>::Response response;
+    MEMTIDE_RETURN_IF_ERROR(WithLossReason(
+        Call(StubFor<Request>(), MethodOf<Request>::kMethod, token_, timeout, request, &response)));
+    return response;
+  }
   struct Batch {
     absl::Span<const ChunkId> chunks, releases;
     absl::Span<const Moment> moments;
@@ -84,13 +109,12 @@ class GrpcDaemonSession : public DaemonSession {
   std::string token_;
   bool has_ssd_ = false;
   DaemonLimits limits_;  // Set by Open.
-  std::unique_ptr<v1::SessionService::Stub> session_stub_;
-  std::unique_ptr<v1::ChunkService::Stub> chunk_stub_;
-  std::unique_ptr<v1::OptimizerService::Stub> optimizer_stub_;
-  std::unique_ptr<v1::AdminService::Stub> admin_stub_;
+  std::tuple<std::unique_ptr<v1::SessionService::Stub>, std::unique_ptr<v1::ChunkService::Stub>,
+             std::unique_ptr<v1::OptimizerService::Stub>, std::unique_ptr<v1::AdminService::Stub>>
+      stubs_;
   std::thread reader_, renewer_;
-  // The request id of the next Allocate, Release or Free. Each call has its own, so the daemon
-  // never takes one call for a repetition of another.
+  // The next request_id. Each call has its own, so the daemon never takes one call for a repetition
+  // of another.
   std::atomic<uint64_t> next_request_id_{1};
 
   Mutex mutex_;

@@ -56,10 +56,8 @@ absl::StatusOr<uint64_t> GrpcDaemonSession::Step(const StepPart& part,
   AddIds(chunks, request.mutable_chunk_ids());
   request.set_reads(part.reads);
   AddMoments(moments, request.mutable_moments());
-  v1::StepResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(
-      WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Step, token_,
-                          limits_.max_wait + kReplyGrace, request, &reply)));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::StepResponse reply,
+                           Send(std::move(request), limits_.max_wait + kReplyGrace));
   return reply.non_finite_gradients();
 }
 
@@ -72,10 +70,8 @@ absl::StatusOr<LentPart> GrpcDaemonSession::StartPart(const OwnPart& part,
   request.set_part_id(part.id);
   if (part.contents.has_value()) SetContents(*part.contents, &request);
   AddMoments(moments, request.mutable_moments());
-  v1::StartPartResponse reply;
-  MEMTIDE_RETURN_IF_ERROR(
-      WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::StartPart, token_,
-                          limits_.max_wait + kReplyGrace, request, &reply)));
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::StartPartResponse reply,
+                           Send(std::move(request), limits_.max_wait + kReplyGrace));
   LentPart lent;
   MEMTIDE_ASSIGN_OR_RETURN(lent.outcome, ReadOutcome(part, reply));
   for (int i = 0; i < reply.places_size(); ++i) {
@@ -90,9 +86,7 @@ absl::Status GrpcDaemonSession::EndPart(uint64_t id, const PartResult& result) {
   request.set_part_id(id);
   request.set_computed(result.computed);
   request.set_non_finite_gradients(result.non_finite_gradients);
-  v1::EndPartResponse reply;
-  return WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::EndPart, token_,
-                             kShortCallTimeout, request, &reply));
+  return Send(std::move(request), kShortCallTimeout).status();
 }
 
 absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
@@ -105,10 +99,9 @@ absl::Status GrpcDaemonSession::Commit(const CommitRequest& commit,
   request.set_keep_old_content(commit.keep_old_content);
   request.set_with_all_ranks(commit.with_all_ranks);
   request.set_step_manifest(commit.committed.manifest);
-  v1::CommitResponse reply;
+  for (const ChunkVersion& each : commit.unwritten) request.add_versions(each.version);
   // Ranks that share contents wait for each other.
-  return WithLossReason(Call(optimizer_stub_.get(), &v1::OptimizerService::Stub::Commit, token_,
-                             limits_.max_wait + kReplyGrace, request, &reply));
+  return Send(std::move(request), limits_.max_wait + kReplyGrace).status();
 }
 
 }  // namespace memtide::client

@@ -85,6 +85,11 @@ struct CommittedStep {
 struct ChunkVersion {
   ChunkId chunk;
   uint64_t version = 0;
+
+  bool operator==(const ChunkVersion& other) const {
+    return chunk == other.chunk && version == other.version;
+  }
+  bool operator!=(const ChunkVersion& other) const { return !(*this == other); }
 };
 
 // Commits a step: each chunk gets the content of its shadow chunk, all at once. With
@@ -94,8 +99,8 @@ struct CommitRequest {
   CommittedStep committed;
   bool keep_old_content = false;
   bool with_all_ranks = false;
-  bool if_unwritten =
-      false;  // MEMTIDE_IF_UNWRITTEN: LeaseClient looks at it, and sends it nowhere.
+  // The chunks at the places, and the versions that they must have still. Empty: any will do.
+  std::vector<ChunkVersion> unwritten;
 };
 
 }  // namespace memtide::client

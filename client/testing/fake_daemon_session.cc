@@ -286,6 +286,10 @@ absl::Status FakeDaemonSession::Commit(const CommitRequest& commit,
     changed_.SignalAll();
     return absl::AbortedError("a chunk is leased");
   }
+  for (size_t i = 0; i < commit.unwritten.size(); ++i) {
+    if (commit.unwritten[i].version == chunks_.version(chunks[i])) continue;
+    return absl::AbortedError("a chunk was written");
+  }
   for (size_t i = 0; i < chunks.size(); ++i) chunks_.Commit(chunks[i], shadows[i]);
   return absl::OkStatus();
 }

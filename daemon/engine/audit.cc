@@ -93,7 +93,7 @@ void Audit::CheckWaiting() const {
     if (waiter->admitted) continue;
     const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
     const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
-    MEMTIDE_CHECK(state_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
+    MEMTIDE_CHECK(calls_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
   }
   for (const auto& [call, evict] : core_.evicts) {
@@ -159,9 +159,9 @@ void Audit::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
         << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
-    // UpdateVictim() runs wherever one of the conditions of MayLeave() changes.
-    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == state_.MayLeave(chunk, tier));
-    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == state_.IsPinnedAt(chunk, tier));
+    // UpdateVictim() runs wherever one of the conditions of may_leave() changes.
+    MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == chunk.may_leave(tier));
+    MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == chunk.is_pinned_in_room(tier));
   }
   for (const Pin& pin : chunk.pins) {
     MEMTIDE_CHECK(pin.granted() || pin.pending > 0);

@@ -5,17 +5,17 @@
 #include <cstdint>
 #include <set>
 
+#include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
-#include "daemon/engine/jobs.h"
-#include "daemon/engine/sharing.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/jobs/jobs.h"
+#include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
 class Audit {
  public:
-  Audit(const Core& core, const EngineState& state, const Sharing& sharing, const Jobs& jobs)
-      : core_(core), state_(state), sharing_(sharing), jobs_(jobs) {}
+  Audit(const Core& core, const Calls& calls, const Sharing& sharing, const Jobs& jobs)
+      : core_(core), calls_(calls), sharing_(sharing), jobs_(jobs) {}
 
   void CheckInvariants() const;
   // Checks the next piece of what CheckInvariants() checks.
@@ -33,7 +33,7 @@ class Audit {
   void CheckJob(const Job& job) const;
 
   const Core& core_;
-  const EngineState& state_;
+  const Calls& calls_;
   const Sharing& sharing_;
   const Jobs& jobs_;
 

@@ -16,7 +16,7 @@ Core::Core(const EngineOptions& given)
   MEMTIDE_CHECK(!given.device_kinds.empty());
   // Chunks pass through host memory between SSD and the device.
   MEMTIDE_CHECK(given.ssd_capacity.IsZero() || !given.host_capacity.IsZero());
-  ledger.SetQuotas(given.quotas);
+  ledger.quotas().SetQuotas(given.quotas);
   writes.SetQuotas(given.quotas);
 }
 

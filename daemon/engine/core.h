@@ -72,6 +72,11 @@ struct Core {
   uint32_t next_segment = 1;
   uint64_t insertions = 0;  // Copies that were made at the device and in host memory.
 
+  // nullptr: the job has ended.
+  Job* FindJob(JobId id) const {
+    const auto found = jobs.find(id);
+    return found == jobs.end() ? nullptr : found->second.get();
+  }
   ChunkId IdOf(ChunkIndex index) const { return chunks.IdOf(index); }
 
   template <typename T>

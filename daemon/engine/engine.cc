@@ -1,5 +1,6 @@
 #include "daemon/engine/engine.h"
 
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -9,7 +10,24 @@
 namespace memtide {
 namespace {
 
-// The part that handles an event.
+template <typename Part, typename OneEvent, typename = void>
+struct Handles : std::false_type {};
+template <typename Part, typename OneEvent>
+struct Handles<Part, OneEvent,
+               std::void_t<decltype(std::declval<Part&>().On(std::declval<const OneEvent&>()))>>
+    : std::true_type {};
+
+// Hands an event to the part that handles events of its kind. It does not compile if there is none.
+template <typename OneEvent, typename Part, typename... Others>
+void HandOn(const OneEvent& event, Part& part, Others&... others) {
+  if constexpr (Handles<Part, OneEvent>::value) {
+    part.On(event);
+  } else {
+    HandOn(event, others...);
+  }
+}
+
+// The part that handles a signal.
 template <typename... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -37,7 +55,7 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   // The handler answers what it can at once, and lists the rest for Settle().
   Dispatch(event);
   Settle();
-  if (state_.has_exposed()) state_.ReplaceExposed();
+  if (memory_.has_exposed()) memory_.ReplaceExposed();
   if (jobs_.has_drain_calls()) jobs_.AnswerDrained();
   // The record has the state after all work of the event.
   if (!core_.record_log.empty()) records_.EmitRecord(before);
@@ -46,47 +64,12 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
 }
 
 void EngineParts::Dispatch(const Event& event) {
-  std::visit(Overloaded{[this](const ClientConnected& e) { jobs_.On(e); },
-                        [this](const ClientGone& e) { jobs_.On(e); },
-                        [this](const OpenCall& e) { jobs_.On(e); },
-                        [this](const RenewCall& e) { jobs_.On(e); },
-                        [this](const CloseCall& e) { jobs_.On(e); },
-                        [this](const AllocateCall& e) { state_.On(e); },
-                        [this](const FetchCall& e) { requests_.On(e); },
-                        [this](const ReleaseCall& e) { requests_.On(e); },
-                        [this](const EvictCall& e) { requests_.On(e); },
-                        [this](const PrefetchCall& e) { state_.On(e); },
-                        [this](const FreeCall& e) { requests_.On(e); },
-                        [this](const DescribeCall& e) { requests_.On(e); },
-                        [this](const ReportCall& e) { state_.On(e); },
-                        [this](const ResizeCall& e) { state_.On(e); },
-                        [this](const ReturnRegionsCall& e) { state_.On(e); },
-                        [this](const InspectCall& e) { inspection_.On(e); },
-                        [this](const TraceCall& e) { inspection_.On(e); },
-                        [this](const DrainCall& e) { jobs_.On(e); },
-                        [this](const TransferDone& e) { state_.On(e); },
-                        [this](const RegionMade& e) { state_.On(e); },
-                        [this](const RegionDropped& e) { state_.On(e); },
-                        [this](const StoreMade& e) { state_.On(e); },
-                        [this](const StoreDropped& e) { state_.On(e); },
-                        [this](const Tick& e) { jobs_.On(e); },
-                        [this](const StepCall& e) { requests_.On(e); },
-                        [this](const CommitCall& e) { commits_.On(e); },
-                        [this](const StepDone& e) { requests_.On(e); },
-                        [this](const Restore& e) { records_.On(e); },
-                        [this](const HostMemory& e) { state_.On(e); },
-                        [this](const SlotReleased& e) { state_.On(e); },
-                        [this](const SlotPopulated& e) { state_.On(e); },
-                        [this](const ClientQuiet& e) { jobs_.On(e); },
-                        [this](const DiscardCall& e) { requests_.On(e); },
-                        [this](const EndPartCall& e) { requests_.On(e); },
-                        [this](const OfferCall& e) { sharing_.On(e); },
-                        [this](const DeviceState& e) { jobs_.On(e); },
-                        [this](const EndJobCall& e) { jobs_.On(e); },
-                        [this](const SetQuotasCall& e) { state_.On(e); },
-                        [this](const SnapshotSaved& e) { records_.On(e); },
-                        [this](const DuplicateCall& e) { sharing_.On(e); }},
-             event);
+  std::visit(
+      [this](const auto& one) {
+        HandOn(one, jobs_, requests_, commits_, records_, sharing_, calls_, residency_, memory_,
+               inspection_);
+      },
+      event);
 }
 
 void EngineParts::Settle() {
@@ -101,24 +84,31 @@ void EngineParts::Settle() {
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         MakeRoom(*check);
       } else if (!sharing_.RetryOffers() && !sharing_.StartOwnOffers() &&
-                 !state_.PrefetchOrWriteBack()) {
+                 !residency_.PrefetchOrWriteBack()) {
         break;
       }
     }
-    if (!state_.ServeFreed()) break;
+    if (!memory_.ServeFreed()) break;
     jobs_.OpenWaiting();
   } while (true);
 }
 
 void EngineParts::Advance(ChunkIndex index) {
-  if (!state_.Advance(index)) return;
+  const Residency::Step step = residency_.BeginAdvance(index);
+  if (step == Residency::Step::kNone) return;
+  if (step == Residency::Step::kReached) calls_.ProceedWaiters(index);
+  if (step == Residency::Step::kEvicted) calls_.FinishEvicts(index);
+  residency_.Advance(index);
   records_.WriteForSnapshot(index);
-  state_.EndAdvance(index);
+  residency_.EndAdvance(index);
 }
 
 void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
   if (check.job->contents != nullptr) return sharing_.MakeRoom(*check.job, check.tier);
-  state_.MakeRoom(*check.job, check.tier);
+  if (check.job->is_replacing()) return;  // RegionCopied() lists a room check.
+  // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
+  calls_.AdmitWaiting(*check.job, check.tier);
+  residency_.MakeRoom(*check.job, check.tier);
 }
 
 void EngineParts::HandOnSignals() {
@@ -127,6 +117,11 @@ void EngineParts::HandOnSignals() {
                    [this](const JobMade& s) { jobs_.On(s); },
                    [this](const RegionsReplaced& s) { jobs_.On(s); },
                    [this](const WrittenUnseen& s) { jobs_.On(s); },
+                   [this](const AllocationsPossible& s) { calls_.On(s); },
+                   [this](const NoMemoryForChunks& s) { calls_.On(s); },
+                   [this](const TierShrunk& s) { calls_.On(s); },
+                   [this](const PromotionFailed& s) { calls_.On(s); },
+                   [this](const EvictionFailed& s) { calls_.On(s); },
                    [this](const ChunkFreed& s) { records_.On(s); },
                    [this](const WritesFail& s) { records_.On(s); },
                    [this](const CommitsPossible& s) { commits_.On(s); },

@@ -9,14 +9,16 @@
 #include <vector>
 
 #include "daemon/engine/audit.h"
-#include "daemon/engine/commits.h"
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/commits/commits.h"
 #include "daemon/engine/core.h"
-#include "daemon/engine/inspection.h"
-#include "daemon/engine/jobs.h"
-#include "daemon/engine/records.h"
-#include "daemon/engine/requests.h"
-#include "daemon/engine/sharing.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/inspection/inspection.h"
+#include "daemon/engine/jobs/jobs.h"
+#include "daemon/engine/memory/memory.h"
+#include "daemon/engine/records/records.h"
+#include "daemon/engine/requests/requests.h"
+#include "daemon/engine/residency/residency.h"
+#include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
@@ -37,14 +39,16 @@ class EngineParts {
   void HandOnSignals();
 
   Core core_;
-  EngineState state_{core_};
-  Sharing sharing_{core_, state_};
-  Requests requests_{core_, state_, sharing_};
-  Records records_{core_, state_};
-  Commits commits_{core_, state_, sharing_, records_};
-  Jobs jobs_{core_, state_, sharing_, requests_, records_, commits_};
-  Inspection inspection_{core_, state_, sharing_};
-  Audit audit_{core_, state_, sharing_, jobs_};
+  Memory memory_{core_};
+  Residency residency_{core_, memory_};
+  Calls calls_{core_, memory_, residency_};
+  Sharing sharing_{core_, memory_, residency_, calls_};
+  Requests requests_{core_, residency_, calls_, sharing_};
+  Records records_{core_, memory_, residency_};
+  Commits commits_{core_, residency_, sharing_, records_};
+  Jobs jobs_{core_, memory_, residency_, calls_, sharing_, requests_, records_, commits_};
+  Inspection inspection_{core_, sharing_};
+  Audit audit_{core_, calls_, sharing_, jobs_};
 };
 
 }  // namespace memtide

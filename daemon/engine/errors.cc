@@ -15,6 +15,22 @@ absl::Status CheckDeadline(const Limits& limits, Duration deadline) {
       absl::StrCat("deadline: ", seconds(deadline), " s; between 0 and ", seconds(most), " s"));
 }
 
+absl::Status CheckMoments(const Limits& limits, const std::vector<MomentReport>& moments) {
+  size_t uses = 0, ends = 0;
+  for (const MomentReport& moment : moments) {
+    uses += moment.uses.size();
+    ends += moment.ends_iteration;
+  }
+  if (moments.size() <= limits.moments_per_call && uses <= limits.uses_per_call &&
+      ends <= limits.iteration_ends_per_call) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(moments.size(), " moments with ", uses, " uses and ", ends,
+                   " ends of iterations reported; at most ", limits.moments_per_call, ", ",
+                   limits.uses_per_call, " and ", limits.iteration_ends_per_call, " a call"));
+}
+
 absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
   if (chunks[index].copies.memory_failed) {
     return absl::DataLossError(absl::StrCat(

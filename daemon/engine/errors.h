@@ -3,8 +3,10 @@
 #define MEMTIDE_DAEMON_ENGINE_ERRORS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/chunk_table.h"
 
@@ -12,6 +14,8 @@ namespace memtide {
 
 // INVALID_ARGUMENT: no call may wait so long.
 absl::Status CheckDeadline(const Limits& limits, Duration deadline);
+// INVALID_ARGUMENT: one event would learn too much at once.
+absl::Status CheckMoments(const Limits& limits, const std::vector<MomentReport>& moments);
 // The error of a read of a torn chunk.
 absl::Status Lost(const ChunkTable& chunks, ChunkIndex index);
 // The error of fetches that wait for a chunk when it is freed.

@@ -113,7 +113,7 @@ struct JobSnapshots {
 };
 
 // The writes of a job to a slower tier that failed since one there ended well
-// (chunks/transfers.cc).
+// (residency/transfers.cc).
 struct FailedWrites {
   Tier to = Tier::kSsd;
   uint32_t tries = 0;  // In a row. What fails before `next_try` is part of one.
@@ -192,10 +192,20 @@ struct Job {
   uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
   absl::Status last_error;   // The last failed transfer or segment; explains an expired deadline.
 
+  // Microseconds of the job's own clock, which stands still while its fetches wait.
+  uint64_t ClockAt(Instant now) const {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch() - stalled)
+            .count());
+  }
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   Owner owner() const { return {uid, groups}; }
   JobState state() const { return shares->state(); }
+  // Whether its oldest allocation waits for slots of host memory that it claims.
+  bool waits_to_claim() const {
+    return !allocating.empty() && allocating.front().home.value_or(home) != home;
+  }
   // Whether a host region is being copied: no chunk moves meanwhile.
   bool is_replacing() const { return share(Tier::kHost).replacing() != kNoSegment; }
   // Whether ranks make step parts once, and commit together.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -13,43 +12,20 @@ namespace {
 // More than this no call costs: the engine refuses what is larger without a look at it.
 constexpr uint64_t kMostCost = 32768;
 
-uint64_t Uses(const std::vector<MomentReport>& moments) {
-  uint64_t uses = moments.size();
-  for (const MomentReport& moment : moments) uses += moment.uses.size();
-  return uses;
-}
+// Whether it is a call, and not a report of an edge.
+template <typename OneEvent, typename = void>
+struct IsCall : std::false_type {};
+template <typename OneEvent>
+struct IsCall<OneEvent, std::void_t<decltype(OneEvent::call)>> : std::true_type {};
 
-// About how much the engine looks at for an event, in chunks.
-struct Cost {
-  uint64_t operator()(const AllocateCall& call) const { return call.count; }
-  uint64_t operator()(const FetchCall& call) const {
-    return call.chunks.size() + call.releases.size() + Uses(call.moments);
-  }
-  uint64_t operator()(const ReportCall& call) const { return Uses(call.moments); }
-  uint64_t operator()(const StepCall& call) const {
-    const uint64_t work =
-        call.work == nullptr ? 0 : call.work->pieces.size() + call.work->copies.size();
-    return call.chunks.size() + work + Uses(call.moments);
-  }
-  uint64_t operator()(const CommitCall& call) const {
-    return call.chunks.size() + call.shadows.size();
-  }
-  uint64_t operator()(const ReleaseCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const EvictCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const PrefetchCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const FreeCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const DescribeCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const DiscardCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const OfferCall& call) const { return call.chunks.size(); }
-  uint64_t operator()(const DuplicateCall& call) const {
-    return call.chunks.size() * (uint64_t{1} + call.copies);
-  }
-  uint64_t operator()(const InspectCall& call) const { return call.max_chunks; }
-  template <typename OtherEvent>
-  uint64_t operator()(const OtherEvent&) const {
-    return 0;
-  }
-};
+uint64_t CostOf(const Event& event) {
+  return std::visit(
+      [](const auto& one) -> uint64_t {
+        if constexpr (IsCall<std::decay_t<decltype(one)>>::value) return one.Cost();
+        return 0;
+      },
+      event);
+}
 
 absl::optional<SessionId> SessionIn(const Event& event) {
   return std::visit([](const auto& one) { return SessionOf<std::decay_t<decltype(one)>>::In(one); },
@@ -59,9 +35,9 @@ absl::optional<SessionId> SessionIn(const Event& event) {
 }  // namespace
 
 bool CallQueue::Takes(const Event& event) {
-  return SessionIn(event).has_value() || std::holds_alternative<InspectCall>(event) ||
-         std::holds_alternative<TraceCall>(event) || std::holds_alternative<DrainCall>(event) ||
-         std::holds_alternative<EndJobCall>(event) || std::holds_alternative<SetQuotasCall>(event);
+  return SessionIn(event).has_value() ||
+         std::visit([](const auto& one) { return IsCall<std::decay_t<decltype(one)>>::value; },
+                    event);
 }
 
 CallQueue::User CallQueue::UserOf(Session session) const {
@@ -84,7 +60,7 @@ void CallQueue::Push(Event event) {
     uids_[connected->session] = connected->uid;
   }
   const User user = UserOf(session);
-  const uint64_t cost = 1 + std::min(std::visit(Cost(), event), kMostCost);
+  const uint64_t cost = 1 + std::min(CostOf(event), kMostCost);
   users_.Push(user, {});
   calls_[user].Push(session, {std::move(event), cost});
 }

@@ -20,6 +20,7 @@
 #include "memtide/v1/session.pb.h"
 #include "memtide/v1/trace.pb.h"
 #include "proto/kinds.h"
+#include "proto/verbs.h"
 
 namespace memtide {
 
@@ -31,29 +32,11 @@ struct NodeDefaults {
   std::vector<std::string> device_uuids;
 };
 
-absl::StatusOr<OpenCall> ToEvent(const v1::OpenRequest& request, const NodeDefaults& node);
-absl::StatusOr<RenewCall> ToEvent(const v1::RenewRequest& request, const NodeDefaults& node);
-absl::StatusOr<CloseCall> ToEvent(const v1::CloseRequest& request, const NodeDefaults& node);
-absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const NodeDefaults& node);
-absl::StatusOr<FetchCall> ToEvent(const v1::FetchRequest& request, const NodeDefaults& node);
-absl::StatusOr<ReleaseCall> ToEvent(const v1::ReleaseRequest& request, const NodeDefaults& node);
-absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDefaults& node);
-absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node);
-absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node);
-absl::StatusOr<DiscardCall> ToEvent(const v1::DiscardRequest& request, const NodeDefaults& node);
-absl::StatusOr<OfferCall> ToEvent(const v1::OfferRequest& request, const NodeDefaults& node);
-absl::StatusOr<DuplicateCall> ToEvent(const v1::DuplicateRequest& request,
-                                      const NodeDefaults& node);
-absl::StatusOr<DescribeCall> ToEvent(const v1::DescribeRequest& request, const NodeDefaults& node);
-absl::StatusOr<ReportCall> ToEvent(const v1::ReportRequest& request, const NodeDefaults& node);
+#define MEMTIDE_TO_EVENT(Method, Event, Reply) \
+  absl::StatusOr<Event> ToEvent(const v1::Method##Request& request, const NodeDefaults& node);
+MEMTIDE_VERBS(MEMTIDE_TO_EVENT)
+#undef MEMTIDE_TO_EVENT
 absl::StatusOr<TraceCall> ToEvent(const v1::GetTraceRequest& request, const NodeDefaults& node);
-absl::StatusOr<ResizeCall> ToEvent(const v1::ResizeRequest& request, const NodeDefaults& node);
-absl::StatusOr<ReturnRegionsCall> ToEvent(const v1::ReturnRegionsRequest& request,
-                                          const NodeDefaults& node);
-absl::StatusOr<StepCall> ToEvent(const v1::StepRequest& request, const NodeDefaults& node);
-absl::StatusOr<StepCall> ToEvent(const v1::StartPartRequest& request, const NodeDefaults& node);
-absl::StatusOr<EndPartCall> ToEvent(const v1::EndPartRequest& request, const NodeDefaults& node);
-absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeDefaults& node);
 absl::StatusOr<EndJobCall> ToEvent(const v1::EndJobRequest& request, const NodeDefaults& node);
 absl::StatusOr<DrainCall> ToEvent(const v1::DrainRequest& request, const NodeDefaults& node);
 absl::StatusOr<InspectCall> ToEvent(const v1::InspectNodeRequest& request,

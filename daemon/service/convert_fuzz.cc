@@ -35,18 +35,13 @@ void CheckBatch(const uint8_t* data, size_t size) {
 }
 
 std::unique_ptr<google::protobuf::Message> Request(uint8_t number) {
-  const google::protobuf::Message* const requests[] = {
-      &v1::ReleaseRequest::default_instance(),  &v1::EvictRequest::default_instance(),
-      &v1::PrefetchRequest::default_instance(), &v1::FreeRequest::default_instance(),
-      &v1::DiscardRequest::default_instance(),  &v1::OfferRequest::default_instance(),
-      &v1::DescribeRequest::default_instance(), &v1::FetchRequest::default_instance(),
-      &v1::ReportRequest::default_instance(),   &v1::OpenRequest::default_instance(),
-      &v1::StepRequest::default_instance(),     &v1::StartPartRequest::default_instance(),
-      &v1::EndPartRequest::default_instance(),  &v1::CommitRequest::default_instance(),
-      &v1::ResizeRequest::default_instance(),   &v1::ReturnRegionsRequest::default_instance(),
-      &v1::AllocateRequest::default_instance(), &v1::InspectNodeRequest::default_instance(),
-      &v1::DrainRequest::default_instance(),    &v1::EndJobRequest::default_instance(),
-      &v1::DuplicateRequest::default_instance()};
+  const google::protobuf::Message* const requests[] = {&v1::InspectNodeRequest::default_instance(),
+                                                       &v1::DrainRequest::default_instance(),
+                                                       &v1::EndJobRequest::default_instance(),
+#define MEMTIDE_REQUEST(Method, Event, Reply) &v1::Method##Request::default_instance(),
+                                                       MEMTIDE_VERBS(MEMTIDE_REQUEST)
+#undef MEMTIDE_REQUEST
+  };
   return std::unique_ptr<google::protobuf::Message>(
       requests[number % (sizeof(requests) / sizeof(requests[0]))]->New());
 }

@@ -224,57 +224,27 @@ grpc::ServerUnaryReactor* SessionCall(const ServiceContext* service, Context* co
   CallMessagesAllocator<Request, Response> messages_of_##Method##_{ \
       [this](auto* messages) { this->SetMessageAllocatorFor_##Method(messages); }};
 
-#define MEMTIDE_SESSION_METHOD(Method, ReplyValue)                                       \
+using Nothing = std::monostate;
+
+#define MEMTIDE_SESSION_METHOD(Method, Event, Reply)                                     \
   grpc::ServerUnaryReactor* Method(Context* context, const v1::Method##Request* request, \
                                    v1::Method##Response* response) override {            \
-    return SessionCall<ReplyValue>(service_, context, *request, response);               \
+    return SessionCall<Reply>(service_, context, *request, response);                    \
   }                                                                                      \
   MEMTIDE_CALL_MESSAGES(Method, v1::Method##Request, v1::Method##Response)
 
-class SessionServiceHandlers final : public v1::SessionService::CallbackService {
- public:
-  explicit SessionServiceHandlers(const ServiceContext* service) : service_(service) {}
-  MEMTIDE_SESSION_METHOD(Open, OpenReply)
-  MEMTIDE_SESSION_METHOD(Renew, std::monostate)
-  MEMTIDE_SESSION_METHOD(Close, std::monostate)
-  MEMTIDE_SESSION_METHOD(Resize, ResizeReply)
-  MEMTIDE_SESSION_METHOD(ReturnRegions, std::monostate)
-
- private:
-  const ServiceContext* const service_;
-};
-
-class ChunkServiceHandlers final : public v1::ChunkService::CallbackService {
- public:
-  explicit ChunkServiceHandlers(const ServiceContext* service) : service_(service) {}
-  MEMTIDE_SESSION_METHOD(Allocate, AllocateReply)
-  MEMTIDE_SESSION_METHOD(Fetch, FetchReply)
-  MEMTIDE_SESSION_METHOD(Release, std::monostate)
-  MEMTIDE_SESSION_METHOD(Evict, std::monostate)
-  MEMTIDE_SESSION_METHOD(Prefetch, std::monostate)
-  MEMTIDE_SESSION_METHOD(Free, std::monostate)
-  MEMTIDE_SESSION_METHOD(Discard, std::monostate)
-  MEMTIDE_SESSION_METHOD(Offer, OfferReply)
-  MEMTIDE_SESSION_METHOD(Duplicate, AllocateReply)
-  MEMTIDE_SESSION_METHOD(Describe, DescribeReply)
-  MEMTIDE_SESSION_METHOD(Report, std::monostate)
-
- private:
-  const ServiceContext* const service_;
-};
-
-class OptimizerServiceHandlers final : public v1::OptimizerService::CallbackService {
- public:
-  explicit OptimizerServiceHandlers(const ServiceContext* service) : service_(service) {}
-  MEMTIDE_SESSION_METHOD(Step, StepReply)
-  MEMTIDE_SESSION_METHOD(StartPart, PartReply)
-  MEMTIDE_SESSION_METHOD(EndPart, std::monostate)
-  MEMTIDE_SESSION_METHOD(Commit, std::monostate)
-
- private:
-  const ServiceContext* const service_;
-};
-
+#define MEMTIDE_SERVICE(Service, VERBS)                                              \
+  class Service##Handlers final : public v1::Service::CallbackService {              \
+   public:                                                                           \
+    explicit Service##Handlers(const ServiceContext* service) : service_(service) {} \
+    VERBS(MEMTIDE_SESSION_METHOD)                                                    \
+   private:                                                                          \
+    const ServiceContext* const service_;                                            \
+  }
+MEMTIDE_SERVICE(SessionService, MEMTIDE_SESSION_VERBS);
+MEMTIDE_SERVICE(ChunkService, MEMTIDE_CHUNK_VERBS);
+MEMTIDE_SERVICE(OptimizerService, MEMTIDE_OPTIMIZER_VERBS);
+#undef MEMTIDE_SERVICE
 #undef MEMTIDE_SESSION_METHOD
 
 // No call needs a session, so that operators can look at a node that has its limit of sessions.

@@ -198,6 +198,11 @@ absl::StatusOr<CommitCall> ToEvent(const v1::CommitRequest& request, const NodeD
   MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToChunks("chunk_ids", request.chunk_ids(), node.limits));
   MEMTIDE_ASSIGN_OR_RETURN(event.shadows,
                            ToChunks("shadow_chunk_ids", request.shadow_chunk_ids(), node.limits));
+  if (request.versions_size() != 0 && request.versions_size() != request.chunk_ids_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("versions: ", request.versions_size(), " of ",
+                                                   request.chunk_ids_size(), " chunks"));
+  }
+  for (const uint64_t version : request.versions()) event.versions.emplace_back(version);
   event.keep_old_content = request.keep_old_content();
   event.with_all_ranks = request.with_all_ranks();
   event.manifest = request.step_manifest();

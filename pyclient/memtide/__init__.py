@@ -32,8 +32,9 @@ from memtide.errors import (
 )
 
 if TYPE_CHECKING:
+    from memtide_methods.sharing.layers import delink, share_layers
+
     from memtide._api import Offloaded, activations, checkpoint, hold, load_checkpoint, offload
-    from memtide._sharing.layers import delink, share_layers
     from memtide.optim import AdamW, Lion
 
 
@@ -86,7 +87,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(_api, name)
     if name in ("delink", "share_layers"):
-        from memtide._sharing import layers
+        from memtide_methods.sharing import layers
 
         return getattr(layers, name)
     if name in ("AdamW", "Lion"):

@@ -67,15 +67,15 @@ class Offloaded:
         if self._closed:
             return
         self._closed = True
-        manager = self._runtime.manager
+        memory = self._runtime.memory
         runtimes.stop()
         for parameter in self._model.parameters():
             for tensor in (parameter, parameter.grad):
-                if tensor is not None and manager.manages(tensor):
-                    restore(manager, tensor)
+                if tensor is not None and memory.addresses.manages(tensor):
+                    restore(memory, tensor)
         for optimizer in self._optimizers:
-            restore_state(manager, optimizer.state)
-        manager.trim_all()
+            restore_state(memory, optimizer.state)
+        memory.pressure.trim_all()
 
     def __enter__(self) -> Offloaded:
         return self
@@ -153,6 +153,7 @@ def offload(
                 budget=MemoryBudget(_bytes(device_memory), _bytes(host_memory)),
                 chunk_bytes=_bytes(chunk_size) or 0,
                 parameters=parameters,
+                names_in=runtimes.parameters_in,
             )
         )
     recorder = Recorder(_connection.client, _connection.socket_dir)
@@ -171,7 +172,7 @@ def offload(
     for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
         runtime.managed.name(parameter)
         runtime.module_hooks.adopt_parameter(parameter)
-        adopt_gradient(runtime.manager, parameter)
+        adopt_gradient(runtime.memory, parameter)
     optimizers = _listed(optimizer)
     for one in optimizers:
         runtime.states.adopt(one)
@@ -210,11 +211,14 @@ def checkpoint(
             for name, value in state.items()
             if isinstance(value, torch.Tensor)
         ]
-    manages = runtime.manager.manages if runtime is not None else lambda _: False
-    checkpoint_file = Checkpoint(Path(path).absolute(), entries_of(tensors, manages))
+    file = Path(path).absolute()
     if runtime is not None:
-        runtime.offloaded.write(checkpoint_file)
+        entries = entries_of(tensors, runtime.memory.addresses.manages)
+        offloaded = runtime.offloaded
+        checkpoint_file = Checkpoint(file, entries, offloaded.checkpoints.write_if_awaited)
+        offloaded.write(checkpoint_file)
     else:
+        checkpoint_file = Checkpoint(file, entries_of(tensors, lambda _: False))
         checkpoint_file.write(lambda _address, _size_bytes: iter(()))
     if checkpoint_file.done:
         checkpoint_file.wait()  # Raises the error that writing the file raised.
@@ -251,7 +255,7 @@ def hold(
     if runtime is None:
         return contextlib.nullcontext()
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    return holding(runtime.manager, listed, write=write)
+    return holding(runtime.memory, listed, write=write)
 
 
 def activations(choice: Literal["keep", "move"]) -> contextlib.AbstractContextManager[None]:

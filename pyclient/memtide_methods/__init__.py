@@ -1,3 +1,5 @@
-"""Methods of training that scripts ask for by name: pipelines with two versions of the weights, and
-exchanges of fewer bytes. `memtide.pipeline` and `memtide.exchange` are their only doors.
+"""Methods of training that are asked for by name: pipelines with two versions of the weights,
+exchanges of fewer bytes, and layers that share their parameters. `memtide.pipeline`,
+`memtide.exchange`, `memtide.share_layers`, `memtide.delink` and `memtide run --share` are their
+only doors.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memtide._plan_file.machine import Machine
-from memtide._plan_file.question import Planned, Question
+from memtide._plan_file.question import AnsweredQuestion, Question
 from memtide.errors import InvalidArgument
 
 from memtide_plan.fastest import ask_all
@@ -16,8 +16,8 @@ from memtide_plan.fastest import ask_all
 class Bought:
     """The machines that reach a speed, from the cheapest on, and the fastest of all."""
 
-    reaching: tuple[Planned, ...]
-    fastest: Planned | None  # None: the model trains on no machine that has a price.
+    reaching: tuple[AnsweredQuestion, ...]
+    fastest: AnsweredQuestion | None  # None: the model trains on no machine that has a price.
 
 
 def buy(question: Question, tokens_per_s: float, machines: Iterable[Machine]) -> Bought:
@@ -39,5 +39,5 @@ def buy(question: Question, tokens_per_s: float, machines: Iterable[Machine]) ->
     return Bought(reaching=tuple(reaching), fastest=max(fitting, key=_speed, default=None))
 
 
-def _speed(planned: Planned) -> float:
+def _speed(planned: AnsweredQuestion) -> float:
     return planned.answer.tokens_per_s or 0.0

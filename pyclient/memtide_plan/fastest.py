@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memtide._plan_file.answer import Answer
 from memtide._plan_file.machine import Machine
-from memtide._plan_file.question import Planned, Question
+from memtide._plan_file.question import AnsweredQuestion, Question
 from memtide._plan_file.training import Training
 
 from memtide_plan.estimate import estimate, estimate_all
@@ -20,7 +20,7 @@ _LEAST_GAIN = 1.02
 _MOST_DOUBLINGS = 10
 
 
-def ask(question: Question) -> Planned:
+def ask(question: Question) -> AnsweredQuestion:
     """The answer. Where the batch is open, it is the fastest that fits, in tokens a second, among
     powers of two for each device. Where the sequence is open, it is the usual length, or the half
     of that, a quarter and so on, until it fits. A shorter search finds them, and the whole one
@@ -34,13 +34,15 @@ def ask(question: Question) -> Planned:
         (found,) = ask_all(question, [question.machine])
         training = found.training
     answer = estimate(question.model, training, question.machine)
-    return Planned(model=question.model, machine=question.machine, training=training, answer=answer)
+    return AnsweredQuestion(
+        model=question.model, machine=question.machine, training=training, answer=answer
+    )
 
 
-def ask_all(question: Question, machines: Sequence[Machine]) -> list[Planned]:
+def ask_all(question: Question, machines: Sequence[Machine]) -> list[AnsweredQuestion]:
     """The same question for each of these machines, in their order, by the shorter search."""
     lengths = _sequences(question)
-    planned: dict[int, Planned] = {}
+    planned: dict[int, AnsweredQuestion] = {}
     open_numbers = list(range(len(machines)))
     for sequence in lengths:
         found = _with_sequence(question, sequence, [machines[i] for i in open_numbers])
@@ -61,7 +63,9 @@ def _sequences(question: Question) -> list[int]:
     return lengths
 
 
-def _with_sequence(question: Question, sequence: int, machines: Sequence[Machine]) -> list[Planned]:
+def _with_sequence(
+    question: Question, sequence: int, machines: Sequence[Machine]
+) -> list[AnsweredQuestion]:
     """For each machine the fastest batch."""
     training = replace(question.training, sequence=sequence)
     if question.batch is not None:
@@ -85,7 +89,7 @@ def _with_sequence(question: Question, sequence: int, machines: Sequence[Machine
 
 def _planned(
     question: Question, trainings: Sequence[Training], machines: Sequence[Machine]
-) -> list[Planned]:
+) -> list[AnsweredQuestion]:
     """The answers for machines, each with a training of its own. Machines with equal trainings are
     asked at once."""
     answers: dict[int, Answer] = {}
@@ -94,10 +98,12 @@ def _planned(
         found = estimate_all(question.model, training, [machines[i] for i in alike])
         answers |= dict(zip(alike, found, strict=True))
     return [
-        Planned(model=question.model, machine=machine, training=training, answer=answers[i])
+        AnsweredQuestion(
+            model=question.model, machine=machine, training=training, answer=answers[i]
+        )
         for i, (training, machine) in enumerate(zip(trainings, machines, strict=True))
     ]
 
 
-def _speed(planned: Planned) -> float:
+def _speed(planned: AnsweredQuestion) -> float:
     return planned.answer.tokens_per_s or 0.0

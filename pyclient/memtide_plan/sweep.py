@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from memtide._plan_file.machine import Drive, Machine
-from memtide._plan_file.question import Planned, Question
+from memtide._plan_file.question import AnsweredQuestion, Question
 from memtide.errors import UsageError
 
 from memtide_plan.ask import units
@@ -42,7 +42,7 @@ class Point:
     """One budget, and its answer."""
 
     budget: int
-    planned: Planned
+    planned: AnsweredQuestion
 
 
 def _with_host_memory(machine: Machine, size_bytes: float) -> Machine:

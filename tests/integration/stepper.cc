@@ -103,8 +103,8 @@ class Job {
         fresh.push_back(Place(set, kind + kNewParameter - kParameter));
       }
     }
-    Require(memtide_commit(client_, step_ + 1, places.data(), fresh.data(), places.size(), 0,
-                           ids_.data(), ids_.size() * sizeof(uint64_t)),
+    Require(memtide_commit(client_, step_ + 1, places.data(), fresh.data(), places.size(), nullptr,
+                           nullptr, 0, ids_.data(), ids_.size() * sizeof(uint64_t)),
             "commit");
     ++step_;
   }

@@ -319,8 +319,8 @@ class Trainer {
     const std::vector<uint32_t> places = {Place(kParameter), Place(kMomentum)};
     const std::vector<uint32_t> fresh = {Place(kNewParameter), Place(kNewMomentum)};
     const int code = client_.Call("commit", [&] {
-      return memtide_commit(client_.get(), step_ + 1, places.data(), fresh.data(), places.size(), 0,
-                            ids_.data(), ids_.size() * sizeof(uint64_t));
+      return memtide_commit(client_.get(), step_ + 1, places.data(), fresh.data(), places.size(),
+                            nullptr, nullptr, 0, ids_.data(), ids_.size() * sizeof(uint64_t));
     });
     if (code == MEMTIDE_OK) ++step_;
     return code == MEMTIDE_OK;

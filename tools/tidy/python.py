@@ -17,7 +17,7 @@ LAYERS = (
     ("_resume",),
     ("_plot", "_optimizer_step"),
     ("_trace", "_telemetry"),
-    ("_daemon", "optim", "_checkpoint", "_sharing", "exchange"),
+    ("_daemon", "optim", "_checkpoint", "exchange"),
     ("_memory",),
     ("_capi", "_plan_file"),
     ("_util",),
@@ -25,11 +25,14 @@ LAYERS = (
 )
 # Houses of their own, and the packages of memtide that are their doors. A house imports memtide and
 # the houses before it, but no door.
-HOUSES = {"memtide_plan": ("_cli", "pipeline"), "memtide_methods": ("exchange", "pipeline")}
+HOUSES = {
+    "memtide_plan": ("_cli", "pipeline"),
+    "memtide_methods": ("_cli", "exchange", "pipeline"),
+}
 PUBLIC = ("memtide", "memtide.errors", "memtide.exchange", "memtide.optim", "memtide.pipeline")
 _PRIVATE = r"\bmemtide(\.\w+)*\._[a-z]|\b(from|import) memtide_|\bfrom memtide\.?\w* import _"
 # The one file that assigns to attributes of torch and of Python's standard library.
-REPLACES = "pyclient/memtide/_torch_hooks/attributes.py"
+REPLACES = "pyclient/memtide/_torch_hooks/patching/attributes.py"
 # The one file that replaces attributes by other rows than those of LaterPatches.
 INSTALLS = "pyclient/memtide/_torch_hooks/runtime.py"
 # The one file that knows which types of devices are GPUs.

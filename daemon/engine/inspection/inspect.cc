@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "daemon/engine/inspection.h"
 #include "daemon/engine/inspection/info.h"
+#include "daemon/engine/inspection/inspection.h"
 
 namespace memtide {
 
@@ -34,6 +34,9 @@ void Add(const Chunk& chunk, size_t names, std::vector<KindUsage>* kinds) {
   if (chunk.valid_at(Tier::kHost)) kind.host += size;
   if (chunk.valid_at(Tier::kSsd)) kind.ssd += size;
 }
+
+// Whether the caller may see what is the user's.
+bool IsShown(const InspectCall& event, uint32_t uid) { return event.viewer.value_or(uid) == uid; }
 
 }  // namespace
 
@@ -123,16 +126,32 @@ void Inspection::ListChunks(const InspectCall& event, InspectReply* seen) const 
   if (i < core_.chunks.size()) seen->next_chunk = static_cast<uint32_t>(i);
 }
 
+void Inspection::ListJobs(const InspectCall& event, InspectReply* seen) const {
+  for (const auto& [id, job] : core_.jobs) {
+    seen->waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
+                                                 job->resize.has_value());
+    if (IsShown(event, job->uid)) {
+      // The hidden one is part of those that use it.
+      if (event.jobs && job->contents == nullptr) seen->jobs.push_back(InfoOf(core_, *job));
+      continue;
+    }
+    seen->others.jobs += job->contents == nullptr;
+    seen->others.chunks += job->members.live();
+    seen->others.device_share += job->share(Tier::kDevice).bytes();
+    seen->others.host_share += job->share(Tier::kHost).bytes();
+  }
+}
+
 void Inspection::On(const InspectCall& event) {
   const bool is_old = !chunk_sums_.has_value() || core_.chunks.size() <= kAlwaysWalked ||
                       core_.now - chunk_sums_->at >= kSumsLast;
   if (is_old) chunk_sums_ = SumChunks();
-  const auto is_shown = [&event](uint32_t uid) { return event.viewer.value_or(uid) == uid; };
   InspectReply seen;
-  for (const Pool pool : core_.ledger.Pools()) {
-    PoolUsage usage = core_.ledger.Usage(pool);
+  for (const Pool pool : core_.ledger.pools().Pools()) {
+    PoolUsage usage = core_.ledger.pools().Usage(pool);
     if (event.caller) {
-      usage.obtainable = core_.ledger.MostByQuotas(*event.caller, pool.tier, usage.obtainable);
+      usage.obtainable =
+          core_.ledger.quotas().MostByQuotas(*event.caller, pool.tier, usage.obtainable);
     }
     seen.pools.push_back(usage);
   }
@@ -145,34 +164,22 @@ void Inspection::On(const InspectCall& event) {
   seen.waiting_calls =
       static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
                             core_.steps.size() + sharing_.waiting_offers());
-  for (const auto& [id, job] : core_.jobs) {
-    seen.waiting_calls += static_cast<uint32_t>(job->joining.size() + job->allocating.size() +
-                                                job->resize.has_value());
-    if (is_shown(job->uid)) {
-      // The hidden one is part of those that use it.
-      if (event.jobs && job->contents == nullptr) seen.jobs.push_back(InfoOf(core_, *job));
-      continue;
-    }
-    seen.others.jobs += job->contents == nullptr;
-    seen.others.chunks += job->members.live();
-    seen.others.device_share += job->share(Tier::kDevice).bytes();
-    seen.others.host_share += job->share(Tier::kHost).bytes();
-  }
+  ListJobs(event, &seen);
   seen.transfers_in_flight = static_cast<uint32_t>(core_.transfers.size());
   seen.draining = core_.draining;
   seen.drives = core_.writes.DriveUse(core_.now);
   for (const UserWrites& user : core_.writes.UserUse(core_.now)) {
     seen.users_at_budget += user.is_awaited;
-    if (is_shown(user.uid)) seen.users.push_back(user);
+    if (IsShown(event, user.uid)) seen.users.push_back(user);
   }
   if (event.past_writes) seen.past_writes = core_.writes.Past(core_.now);
   seen.refuses_sessions = core_.refuses_sessions;
   if (event.jobs) {
-    seen.quotas = core_.ledger.QuotaUses(event.viewer ? event.caller : absl::nullopt);
+    seen.quotas = core_.ledger.quotas().QuotaUses(event.viewer ? event.caller : absl::nullopt);
     for (QuotaUse& use : seen.quotas) use.written_last_day = core_.writes.LastDayOf(core_.now, use);
   }
   for (const auto& [id, session] : core_.sessions) {
-    if (!is_shown(session.uid)) {
+    if (!IsShown(event, session.uid)) {
       ++seen.others.sessions;
     } else if (event.sessions) {
       ListSession(session, &seen);

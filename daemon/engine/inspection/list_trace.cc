@@ -1,5 +1,6 @@
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/inspection.h"
+#include "daemon/engine/inspection/inspection.h"
+#include "daemon/engine/residency/copies.h"
 
 namespace memtide {
 
@@ -39,7 +40,8 @@ void Inspection::On(const TraceCall& event) {
     // The reply lists live chunks only, but its moments may have numbers of freed ones.
     if (index == kNoChunk || !core_.chunks[index].live()) continue;
     const Chunk& chunk = core_.chunks[index];
-    traced.chunks.push_back({member, core_.IdOf(index), chunk.kind, state_.MomentsUntilUse(chunk)});
+    traced.chunks.push_back(
+        {member, core_.IdOf(index), chunk.kind, MomentsUntilUse(core_.chunks, chunk)});
   }
   job.trace.AddTo(&traced);
   Reply reply;

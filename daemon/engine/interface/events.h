@@ -6,9 +6,11 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
 #define MEMTIDE_DAEMON_ENGINE_INTERFACE_EVENTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -47,6 +49,14 @@ struct ClientQuiet {
 };
 
 // --- Calls ---
+//
+// Cost: about how much the engine looks at, in chunks. The fair queue charges it to the user.
+
+inline uint64_t CountUses(const std::vector<MomentReport>& moments) {
+  uint64_t uses = moments.size();
+  for (const MomentReport& moment : moments) uses += moment.uses.size();
+  return uses;
+}
 
 // Binds the session to a job: creates it, or joins the running or lingering job of the same name
 // and uid (then the chunk size must be equal or zero, and shares are ignored). Answered with
@@ -82,14 +92,17 @@ struct OpenCall {
   // `group_ranks` of them: their commits can be one event (CommitCall.with_all_ranks). Empty: none.
   std::string group;
   uint32_t group_rank = 0, group_ranks = 0;
+  uint64_t Cost() const { return 0; }
 };
 struct RenewCall {
   CallId call;
   SessionId session;
+  uint64_t Cost() const { return 0; }
 };
 struct CloseCall {
   CallId call;
   SessionId session;
+  uint64_t Cost() const { return 0; }
 };
 // New chunks, all or none. While they hold nothing they read as zeros, or if `undefined` as
 // anything of the job's: then nothing is done before they are first written.
@@ -105,6 +118,7 @@ struct AllocateCall {
   // The lowest tier that the chunks ever reach: the job's lowest tier, or host memory above an SSD
   // tier, for transient chunks that are leased at the device. nullopt: the lowest.
   absl::optional<Tier> home;
+  uint64_t Cost() const { return count; }
 };
 // Leases for all of `chunks`, at `tier` (device or host), after `releases` has been given back.
 // A chunk already leased by the session keeps its lease (upgraded to write if asked).
@@ -120,18 +134,21 @@ struct FetchCall {
   // What the session used since its last report, up to this call's chunks. Chunks that are not the
   // job's: ignored.
   std::vector<MomentReport> moments;
+  uint64_t Cost() const { return chunks.size() + releases.size() + CountUses(moments); }
 };
 // Only the moments of a FetchCall.
 struct ReportCall {
   CallId call;
   SessionId session;
   std::vector<MomentReport> moments;
+  uint64_t Cost() const { return CountUses(moments); }
 };
 struct ReleaseCall {
   CallId call;
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;  // FAILED_PRECONDITION when one is not leased: nothing is released.
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends the session's leases on `chunks`, whatever the answer, moves them down to `tier` (host or
 // ssd) and answers when they are there.
@@ -140,6 +157,7 @@ struct EvictCall {
   SessionId session;
   Tier tier = Tier::kSsd;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Starts prefetches to `tier` where room can be made; answered at once, leases nothing.
 struct PrefetchCall {
@@ -147,6 +165,7 @@ struct PrefetchCall {
   SessionId session;
   Tier tier = Tier::kDevice;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends chunks and their content. Own leases end with them; others' refuse it.
 struct FreeCall {
@@ -154,6 +173,7 @@ struct FreeCall {
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // Ends the content of chunks and keeps the chunks, which read as anything until they are written.
 // Own leases end with the content; others', and calls that wait, refuse it. The access predictor
@@ -163,9 +183,10 @@ struct DiscardCall {
   SessionId session;
   uint64_t request_id = 0;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // The session will not write these chunks soon: those whose bytes another session of the user has
-// offered, too, come to share one content (common/offers.cc). Answered when all that can be shared
+// offered, too, come to share one content (sharing/offers.cc). Answered when all that can be shared
 // now is shared. What is leased, or used by a call, stays as it is.
 struct OfferCall {
   CallId call;
@@ -174,10 +195,11 @@ struct OfferCall {
   Duration deadline{0};  // Zero: the limit max_wait.
   // The chunks are offered again by the engine itself whenever they were written. Answered at once.
   bool repeats = false;
+  uint64_t Cost() const { return chunks.size(); }
 };
 // New chunks with the content of `chunks`, of which no byte is copied: all hold it in common until
-// one of them is written (common/duplicates.cc). Answered with AllocateReply: one chunk for each of
-// `chunks`, in their order, then the next copies of them.
+// one of them is written (sharing/duplicates.cc). Answered with AllocateReply: one chunk for each
+// of `chunks`, in their order, then the next copies of them.
 struct DuplicateCall {
   CallId call;
   SessionId session;
@@ -185,11 +207,13 @@ struct DuplicateCall {
   std::vector<ChunkId> chunks;
   uint32_t copies = 1;   // New chunks for each of `chunks`.
   Duration deadline{0};  // Zero: the limit max_wait. For the chunks to come to host memory.
+  uint64_t Cost() const { return chunks.size() * (uint64_t{1} + copies); }
 };
 struct DescribeCall {
   CallId call;
   SessionId session;
   std::vector<ChunkId> chunks;
+  uint64_t Cost() const { return chunks.size(); }
 };
 
 // Changes the job's share of its device's pool; see Resize in the protocol. Answered with
@@ -199,12 +223,14 @@ struct ResizeCall {
   SessionId session;
   Bytes device_share;    // Rounded down to whole chunks.
   Duration deadline{0};  // Zero: the limit max_wait.
+  uint64_t Cost() const { return 0; }
 };
 // The session unmapped regions that SendRegionGone named. Other regions are ignored.
 struct ReturnRegionsCall {
   CallId call;
   SessionId session;
   std::vector<RegionId> regions;
+  uint64_t Cost() const { return 0; }
 };
 
 // What a part computes, for the ranks of a job that may want the same. `work`: a digest of what is
@@ -233,6 +259,10 @@ struct StepCall {
   absl::optional<PartContents> contents;
   Duration deadline{0};               // Zero: the limit max_wait.
   std::vector<MomentReport> moments;  // As in FetchCall.
+  uint64_t Cost() const {
+    const uint64_t computed = work == nullptr ? 0 : work->pieces.size() + work->copies.size();
+    return chunks.size() + computed + CountUses(moments);
+  }
 };
 // Ends a part that the session computes. `computed`: the chunks that it writes hold the new
 // content; otherwise they hold nothing. No such part: ignored, so that a retry is harmless.
@@ -242,6 +272,7 @@ struct EndPartCall {
   uint64_t part = 0;
   bool computed = false;
   uint64_t non_finite_gradients = 0;  // As in StepDone.
+  uint64_t Cost() const { return 0; }
 };
 // Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
 struct CommitCall {
@@ -250,12 +281,14 @@ struct CommitCall {
   uint64_t step =
       0;  // The last committed step + 1. The last step again is answered without effect.
   std::vector<ChunkId> chunks, shadows;
+  std::vector<Version> versions;  // `chunks` must have them still. Empty: any will do.
   // Whether shadows[i] gets the old content of chunks[i], instead of none.
   bool keep_old_content = false;
   // Where ranks are kept (Job::keeps_ranks), and in a group: waits for such commits of all other
   // ranks, and is one event with them. Ignored elsewhere.
   bool with_all_ranks = false;
   std::string manifest;  // In every OpenReply of the job, or of its rank, from now on.
+  uint64_t Cost() const { return chunks.size() + shadows.size(); }
 };
 
 // --- Operators and metrics ---
@@ -271,12 +304,14 @@ struct InspectCall {
   // Lists chunks from this index on, max_chunks at most; for paging.
   uint32_t first_chunk = 0, max_chunks = 0;
   bool past_writes = false;  // InspectReply::past_writes is wanted.
+  uint64_t Cost() const { return max_chunks; }
 };
 // The uses and movements that the engine recorded for a job.
 struct TraceCall {
   CallId call;
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;                        // Zero: the only one that is open.
+  uint64_t Cost() const { return 0; }
 };
 enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
 // Refuses new sessions from now on. kAll: allocations and resizes, too, and is answered when
@@ -284,18 +319,21 @@ enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
 struct DrainCall {
   CallId call;
   DrainMode mode = DrainMode::kAll;
+  uint64_t Cost() const { return 0; }
 };
 // Ends a job and its sessions. Answered with EndJobReply; the memory is dropped afterwards.
 struct EndJobCall {
   CallId call;
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;
+  uint64_t Cost() const { return 0; }
 };
 // From now on these quotas hold, and no others. Ignored if one with a larger number came before.
 struct SetQuotasCall {
   CallId call;
   uint64_t number = 0;
   std::vector<Quota> quotas;  // One for each subject.
+  uint64_t Cost() const { return 0; }
 };
 
 // --- From the mover ---
@@ -385,6 +423,17 @@ using Event =
                  CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
                  ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState, EndJobCall,
                  SetQuotasCall, SnapshotSaved, DuplicateCall>;
+
+// The index of a kind of event in Event.
+template <typename OneEvent, size_t index = 0>
+constexpr size_t IndexInEvent() {
+  if constexpr (std::is_same_v<OneEvent, std::variant_alternative_t<index, Event>>)
+    return index;
+  else
+    return IndexInEvent<OneEvent, index + 1>();
+}
+template <typename OneEvent>
+inline constexpr size_t kKindOf = IndexInEvent<OneEvent>();
 
 }  // namespace memtide
 

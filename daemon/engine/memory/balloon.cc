@@ -15,7 +15,7 @@
 // Only chunks whose home is on SSD can leave, so that other jobs have no balloon.
 #include <algorithm>
 
-#include "daemon/engine/state.h"
+#include "daemon/engine/memory/memory.h"
 
 namespace memtide {
 
@@ -26,7 +26,7 @@ constexpr Bytes kEnough = GiB(uint64_t{1} << 20);
 
 }  // namespace
 
-void EngineState::On(const HostMemory& event) {
+void Memory::On(const HostMemory& event) {
   const Bytes reserve = core_.options.host_reserve;
   // Without a reserve there is no balloon.
   if (reserve.IsZero()) return;
@@ -39,9 +39,10 @@ void EngineState::On(const HostMemory& event) {
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are
     // taken to be alike.
-    rises[id] = std::min(rise, core_.ledger.capacity({Tier::kHost})) * job->sessions.size();
+    rises[id] = std::min(rise, core_.ledger.pools().capacity({Tier::kHost})) * job->sessions.size();
   }
-  Apply(core_.ledger.BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
+  Apply(
+      core_.ledger.balloons().BalanceBalloons(std::min(event.available, kEnough), reserve, rises));
   const bool balloon = std::any_of(core_.jobs.begin(), core_.jobs.end(), [](const auto& entry) {
     return entry.second->share(Tier::kHost).balloon() > 0;
   });
@@ -52,7 +53,7 @@ void EngineState::On(const HostMemory& event) {
 }
 
 // Leases are held at the working tier, so a host pool behind a device changes no budget.
-void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change) {
+void Memory::SendBudgets(const Job& job, const ShareLedger::Change& change) {
   if (job.work != change.tier) return;
   // The budget of a fixed device share is that of its Open or Resize.
   if (change.tier == Tier::kDevice && !job.share(change.tier).is_elastic()) return;
@@ -63,7 +64,7 @@ void EngineState::SendBudgets(const Job& job, const ShareLedger::Change& change)
   }
 }
 
-void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
+void Memory::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
   const Job& job = *core_.sessions.Find(session)->job;
   // In host memory, chunks whose content is common are leased beside those that need the job's
   // slots. Duplicates are not counted, as they are about to be written.
@@ -73,52 +74,52 @@ void EngineState::SendBudget(SessionId session, uint32_t slots, uint32_t most_sl
                              job.LeaseBudgetOf(most_slots)});
 }
 
-void EngineState::ReleaseSurplusSlots(Job& job, Tier tier) {
+void Memory::ReleaseSurplusSlots(Job& job, Tier tier) {
   if (tier != Tier::kHost || job.home != Tier::kSsd || job.state() == JobState::kEnding) return;
   Share& share = job.share(tier);
   while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
-    const SlotNumber slot = core_.ledger.ReleaseSlot(share);
+    const SlotNumber slot = core_.ledger.balloons().ReleaseSlot(share);
     // Without a balloon the slot goes to another job.
     if (share.balloon() > 0) core_.counters.balloon += job.chunk_size;
     core_.Emit(ReleaseSlot{share.PlaceOf(slot), job.chunk_size, job.id});
   }
 }
 
-void EngineState::DeflateForWaiting(Job& job, Tier tier) {
+void Memory::DeflateForWaiting(Job& job, Tier tier) {
   const TierQueues& queues = job.tier(tier);
-  const absl::optional<ShareLedger::Change> change =
-      core_.ledger.DeflateFor(job.share(tier), queues.slot_queue.size(), queues.evicting.value());
+  const absl::optional<ShareLedger::Change> change = core_.ledger.balloons().DeflateFor(
+      job.share(tier), queues.slot_queue.size(), queues.evicting.value());
   if (change.has_value()) Apply(*change);
 }
 
-void EngineState::PopulateNextSlot(Job& job) {
+void Memory::PopulateNextSlot(Job& job) {
   Share& share = job.share(Tier::kHost);
-  const absl::optional<SlotNumber> slot = core_.ledger.PopulateSlot(share);
+  const absl::optional<SlotNumber> slot = core_.ledger.balloons().PopulateSlot(share);
   if (slot.has_value()) core_.Emit(PopulateSlot{share.PlaceOf(*slot), job.chunk_size, job.id});
 }
 
-void EngineState::On(const SlotReleased& event) {
+void Memory::On(const SlotReleased& event) {
   const auto found = core_.segments.find(event.place.region.value());
   if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(Tier::kHost);
-  core_.ledger.SlotReleased(share, share.NumberOf(event.place));
+  core_.ledger.balloons().SlotReleased(share, share.NumberOf(event.place));
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
   core_.ScheduleRoomCheck(job, Tier::kHost);
-  if (WaitsToClaim(job)) AllocateWaiting(job);
+  if (job.waits_to_claim()) core_.work.Send(AllocationsPossible{job.id});
 }
 
-void EngineState::On(const SlotPopulated& event) {
+void Memory::On(const SlotPopulated& event) {
   const auto found = core_.segments.find(event.place.region.value());
   if (found == core_.segments.end()) return;
   Job& job = *found->second;
   Share& share = job.share(Tier::kHost);
   const SlotNumber slot = share.NumberOf(event.place);
   if (event.status.ok()) {
-    core_.ledger.SlotPopulated(share, slot);
+    core_.ledger.balloons().SlotPopulated(share, slot);
   } else {
     // Not Apply(): a room check now would populate the slot again, without end.
-    const ShareLedger::Change smaller = core_.ledger.PopulateFailed(share, slot);
+    const ShareLedger::Change smaller = core_.ledger.balloons().PopulateFailed(share, slot);
     SendBudgets(job, smaller);
     job.last_error = event.status;
   }
@@ -127,7 +128,7 @@ void EngineState::On(const SlotPopulated& event) {
   // victim, the next Tick tries again.
   const bool has_victim = job.tier(Tier::kHost).victims.size() > 0;
   if (event.status.ok() || has_victim) core_.ScheduleRoomCheck(job, Tier::kHost);
-  if (WaitsToClaim(job)) AllocateWaiting(job);
+  if (job.waits_to_claim()) core_.work.Send(AllocationsPossible{job.id});
 }
 
 }  // namespace memtide

@@ -12,30 +12,30 @@
 //
 // One region is copied at a time, in memory beyond the pool: its size is what the machine needs
 // more for that while. Where it has not so much, the job keeps its regions (RegionsStayExposed), as
-// it would otherwise be lost. Device memory: see sessions/quarantine.cc.
+// it would otherwise be lost. Device memory: see jobs/quarantine.cc.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/memory/memory.h"
 
 namespace memtide {
 
-void EngineState::ExposeRegions(Job& job) {
+void Memory::ExposeRegions(Job& job) {
   for (const uint32_t region : job.share(Tier::kHost).segments()) {
     job.exposed_regions.insert(region);
   }
   if (!job.exposed_regions.empty()) exposed_.insert(job.id);
 }
 
-absl::Status EngineState::CheckExposed(const Job& job) {
+absl::Status Memory::CheckExposed(const Job& job) {
   if (job.exposed_regions.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "job \"", job.name, "\" has lost a session that was not renewed, and has ",
       job.sessions.size(), " others: it can be joined again when these have ended. End them"));
 }
 
-bool EngineState::CanReplace(const Job& job) const {
+bool Memory::CanReplace(const Job& job) const {
   if (job.state() != JobState::kLingering) return false;
   if (job.steps.value() > 0 || job.share(Tier::kHost).pending() > 0) return false;
   return std::none_of(core_.transfers.begin(), core_.transfers.end(), [&](const auto& transfer) {
@@ -43,7 +43,7 @@ bool EngineState::CanReplace(const Job& job) const {
   });
 }
 
-void EngineState::ReplaceExposed() {
+void Memory::ReplaceExposed() {
   for (auto id = exposed_.begin(); id != exposed_.end();) {
     const auto found = core_.jobs.find(*id);
     if (found == core_.jobs.end() || found->second->state() == JobState::kEnding) {
@@ -70,7 +70,7 @@ void EngineState::ReplaceExposed() {
   }
 }
 
-void EngineState::RegionCopied(Job& job, const absl::Status& status) {
+void Memory::RegionCopied(Job& job, const absl::Status& status) {
   Share& share = job.share(Tier::kHost);
   if (!status.ok()) {
     core_.segments.erase(share.replacing());

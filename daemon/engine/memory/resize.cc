@@ -10,11 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/errors.h"
+#include "daemon/engine/memory/memory.h"
 
 namespace memtide {
 
-absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) const {
+absl::Status Memory::CheckResize(const Job& job, const ResizeCall& event) const {
   const Share& share = job.share(Tier::kDevice);
   if (!share.exists() || !share.by_slot()) {
     return absl::FailedPreconditionError(
@@ -39,9 +40,10 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   }
   MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckDeviceRegions(share, slots));
   if (share.is_elastic()) return absl::OkStatus();
-  if (slots > share.target()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.CheckQuota(share, slots));
+  if (slots > share.target())
+    MEMTIDE_RETURN_IF_ERROR(core_.ledger.quotas().CheckQuota(share, slots));
   const Bytes wanted = job.chunk_size * slots;
-  const Bytes free = core_.ledger.Free(share.pool());
+  const Bytes free = core_.ledger.pools().Free(share.pool());
   if (wanted > share.bytes() && wanted - share.bytes() > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the ", PoolName(share.pool()), " pool has ", FormatBytes(free),
@@ -51,7 +53,7 @@ absl::Status EngineState::CheckResize(const Job& job, const ResizeCall& event) c
   return absl::OkStatus();
 }
 
-void EngineState::On(const ResizeCall& event) {
+void Memory::On(const ResizeCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
@@ -68,7 +70,7 @@ void EngineState::On(const ResizeCall& event) {
   // another way could come later, and be the one before.
   const bool is_below_limit = share.slots().size() < share.limit();
   if (share.is_elastic() && (was_below_limit || is_below_limit)) {
-    SendBudgets(job, core_.ledger.ChangeOf(share));
+    SendBudgets(job, core_.ledger.pools().ChangeOf(share));
   }
   core_.MarkDirty(job);
   job.resize = ResizeOperation{
@@ -80,15 +82,15 @@ void EngineState::On(const ResizeCall& event) {
     FinishResize(job);
   }
   if (!grows) {
-    RefuseWhatNoLongerFits(
-        job, Tier::kDevice,
+    core_.work.Send(TierShrunk{
+        job.id, Tier::kDevice,
         absl::ResourceExhaustedError(absl::StrCat("the job's device share was resized to ", slots,
-                                                  " chunks, which are too few for this call")));
+                                                  " chunks, which are too few for this call"))});
   }
   core_.ScheduleRoomCheck(job, Tier::kDevice);
 }
 
-void EngineState::GiveSurplusBack(Job& job) {
+void Memory::GiveSurplusBack(Job& job) {
   Share& share = job.share(Tier::kDevice);
   const SlotPool& slots = share.slots();
   if (job.state() == JobState::kEnding || slots.surplus_slots() == 0) return;
@@ -115,18 +117,18 @@ void EngineState::GiveSurplusBack(Job& job) {
   }
 }
 
-void EngineState::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
+void Memory::LetGo(Job& job, uint32_t region, std::vector<SessionId> holders) {
   if (!core_.ledger.Leave(job.share(Tier::kDevice), region, std::move(holders))) return;
   core_.Emit(DropRegion{RegionId(region), job.id});
 }
 
 // Ignores a region that the session does not have to return: the number comes from a client.
-void EngineState::RegionReturned(Job& job, uint32_t region, SessionId session) {
+void Memory::RegionReturned(Job& job, uint32_t region, SessionId session) {
   if (!core_.ledger.Return(job.share(Tier::kDevice), region, session)) return;
   core_.Emit(DropRegion{RegionId(region), job.id});
 }
 
-void EngineState::On(const ReturnRegionsCall& event) {
+void Memory::On(const ReturnRegionsCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (event.regions.size() > core_.options.limits.device_regions) {
@@ -140,7 +142,7 @@ void EngineState::On(const ReturnRegionsCall& event) {
   core_.Answer(event.call);
 }
 
-void EngineState::LeaveRegions(Job& job, SessionId session) {
+void Memory::LeaveRegions(Job& job, SessionId session) {
   // The loop is safe, because a region stays in leaving() until On(RegionDropped).
   for (const auto& [region, holders] : job.share(Tier::kDevice).leaving()) {
     RegionReturned(job, region, session);
@@ -148,13 +150,13 @@ void EngineState::LeaveRegions(Job& job, SessionId session) {
 }
 
 // Runs after each region that is made or dropped.
-void EngineState::FinishResize(Job& job) {
+void Memory::FinishResize(Job& job) {
   const Share& share = job.share(Tier::kDevice);
   if (share.surplus_regions() > 0 || !share.leaving().empty()) return;
   EndResize(job, absl::OkStatus());
 }
 
-void EngineState::EndResize(Job& job, const absl::Status& status) {
+void Memory::EndResize(Job& job, const absl::Status& status) {
   if (!job.resize.has_value()) return;
   const CallId call = job.resize->call;
   job.resize.reset();
@@ -166,7 +168,7 @@ void EngineState::EndResize(Job& job, const absl::Status& status) {
 }
 
 // The share keeps its new size: only the call that waits for it ends.
-void EngineState::ExpireResizes() {
+void Memory::ExpireResizes() {
   for (const auto& [id, job] : core_.jobs) {
     if (!job->resize.has_value() || core_.now < job->resize->deadline) continue;
     if (core_.writes.WaitingOf(id) > 0) {
@@ -185,6 +187,29 @@ void EngineState::ExpireResizes() {
     }
     EndResize(*job, absl::DeadlineExceededError(text));
   }
+}
+
+void Memory::RetireSlot(Job& job, Slot slot) {
+  Share& share = job.share(Tier::kDevice);
+  const SlotPool& slots = share.slots();
+  core_.ScheduleRoomCheck(job, Tier::kDevice);
+  // On(ClientQuiet) needs the slot. The device refuses memory that failed, so that what is copied
+  // there later fails and tries another slot.
+  if (share.by_slot() && slots.in_quarantine(slot.number())) return;
+  // With fewer slots the job could not go on. The device refuses memory that failed, so that what
+  // is copied there fails and tries another slot.
+  if (!share.by_slot() || (slots.surplus_slots() == 0 && slots.size() <= kMinSlots)) return;
+  if (slots.surplus_slots() == 0) core_.ledger.LoseSlot(share);
+  const uint32_t region = core_.ledger.GiveUpRegion(share, std::move(slot));
+  for (const SessionId session : job.sessions) {
+    core_.Emit(SendRegionGone{session, RegionId(region), slots.size(), job.AnnouncedLeaseBudget()});
+  }
+  LetGo(job, region, job.sessions);
+  core_.work.Send(
+      TierShrunk{job.id, Tier::kDevice,
+                 absl::ResourceExhaustedError(absl::StrCat(
+                     "memory of the GPU failed, and the job has ", slots.size(),
+                     " slots there now, which are too few for this call; raise --device-pool"))});
 }
 
 }  // namespace memtide

@@ -1,10 +1,10 @@
 // What the engine does when the ShareLedger moves memory between jobs.
 #include "base/check.h"
-#include "daemon/engine/state.h"
+#include "daemon/engine/memory/memory.h"
 
 namespace memtide {
 
-ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
+ShareLedger::Opens Memory::WaitingOpens(Pool pool) const {
   ShareLedger::Opens opens;
   for (const WaitingOpen& open : core_.opens) core_.ledger.Count(open.call, pool, &opens);
   return opens;
@@ -13,7 +13,7 @@ ShareLedger::Opens EngineState::WaitingOpens(Pool pool) const {
 // What each elastic job must keep: no accepted call may fail for a reclaim. Leases of a device end
 // with each step of their client, which then has a smaller budget. But a fetch that is admitted and
 // not granted needs its slots beside them.
-ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
+ShareLedger::Demands Memory::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : core_.jobs) {
     if (!job->share(tier).is_elastic()) continue;
@@ -24,7 +24,7 @@ ShareLedger::Demands EngineState::DemandsOf(Tier tier) const {
   return demands;
 }
 
-void EngineState::Apply(const ShareLedger::Change& change) {
+void Memory::Apply(const ShareLedger::Change& change) {
   const auto found = core_.jobs.find(change.job);
   MEMTIDE_CHECK(found != core_.jobs.end());
   Job& job = *found->second;
@@ -38,31 +38,33 @@ void EngineState::Apply(const ShareLedger::Change& change) {
   core_.ScheduleRoomCheck(job, change.tier);
 }
 
-void EngineState::Apply(const ShareLedger::Changes& changes) {
+void Memory::Apply(const ShareLedger::Changes& changes) {
   for (const ShareLedger::Change& change : changes) Apply(change);
 }
 
 // Slots that other jobs never used are free as soon as they are reclaimed. Slots in use become free
 // later: ServeFreed() then lists a room check, which leads here again.
-void EngineState::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
+void Memory::GrowShare(Job& job, Tier tier, uint32_t lacking, bool may_reclaim) {
   Share& share = job.share(tier);
   const ShareLedger::Opens opens = WaitingOpens(share.pool());
-  const absl::optional<ShareLedger::Growth> growth = core_.ledger.PlanGrowth(share, lacking, opens);
+  const absl::optional<ShareLedger::Growth> growth =
+      core_.ledger.elastic().PlanGrowth(share, lacking, opens);
   if (!growth.has_value()) return;
   if (may_reclaim && growth->reclaim.has_value()) {
-    Apply(core_.ledger.ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
+    Apply(core_.ledger.elastic().ReclaimFromOthers(*growth->reclaim, DemandsOf(tier)));
   }
   for (const ShareLedger::Reclaim& within : growth->within_quotas) {
-    if (may_reclaim) Apply(core_.ledger.ReclaimFromOthers(within, DemandsOf(tier)));
+    if (may_reclaim) Apply(core_.ledger.elastic().ReclaimFromOthers(within, DemandsOf(tier)));
   }
-  const absl::optional<ShareLedger::Change> change = core_.ledger.Grow(share, *growth, opens);
+  const absl::optional<ShareLedger::Change> change =
+      core_.ledger.elastic().Grow(share, *growth, opens);
   if (change.has_value()) Apply(*change);
 }
 
-bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
+bool Memory::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   const auto within_quotas = [&](Tier tier) {
-    return core_.ledger.WithinQuotas(owner, core_.ledger.PoolFor(open, tier),
-                                     core_.ledger.NeededToOpen(open, tier));
+    return core_.ledger.quotas().WithinQuotas(owner, core_.ledger.pools().PoolFor(open, tier),
+                                              core_.ledger.NeededToOpen(open, tier));
   };
   // Other jobs give nothing to one that no quota will permit.
   for (const Tier tier : kAllTiers) {
@@ -70,48 +72,39 @@ bool EngineState::ReclaimForOpen(const OpenCall& open, const Owner& owner) {
   }
   bool lacks = false;
   for (const Tier tier : kAllTiers) {
-    const Pool pool = core_.ledger.PoolFor(open, tier);
+    const Pool pool = core_.ledger.pools().PoolFor(open, tier);
     const Bytes needed = core_.ledger.NeededToOpen(open, tier);
     const auto within = within_quotas(tier);
     for (const ShareLedger::Reclaim& reclaim : *within) {
-      Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(tier)));
+      Apply(core_.ledger.elastic().ReclaimFromOthers(reclaim, DemandsOf(tier)));
     }
     if (!within->empty()) {
       lacks = true;
       if (tier == Tier::kSsd && !within_quotas(tier)->empty()) return false;
     }
-    if (needed <= core_.ledger.Free(pool)) continue;
+    if (needed <= core_.ledger.pools().Free(pool)) continue;
     // Other jobs may retain all of their guaranteed shares.
-    if (needed > core_.ledger.Unguaranteed(pool)) return false;
-    Apply(core_.ledger.ReclaimFromOthers({pool, needed, Bytes(0), nullptr}, DemandsOf(tier)));
+    if (needed > core_.ledger.pools().Unguaranteed(pool)) return false;
+    Apply(core_.ledger.elastic().ReclaimFromOthers({pool, needed, Bytes(0), nullptr},
+                                                   DemandsOf(tier)));
     // On SSD no victim leaves, so that waiting would not help. Above it leases end.
-    if (tier == Tier::kSsd && needed > core_.ledger.Free(pool)) return false;
+    if (tier == Tier::kSsd && needed > core_.ledger.pools().Free(pool)) return false;
     lacks = true;
   }
   return lacks;
 }
 
-void EngineState::On(const SetQuotasCall& event) {
-  if (event.number > quotas_number_) {
-    quotas_number_ = event.number;
-    core_.ledger.SetQuotas(event.quotas);
-    SetBudgets(event.quotas);
-    ShrinkOverQuota();
-  }
-  core_.Answer(event.call);
-}
-
-void EngineState::ShrinkOverQuota() {
-  if (!core_.ledger.has_quotas()) return;
-  for (const ShareLedger::Reclaim& reclaim : core_.ledger.OverQuota()) {
-    Apply(core_.ledger.ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
+void Memory::ShrinkOverQuota() {
+  if (!core_.ledger.quotas().has_quotas()) return;
+  for (const ShareLedger::Reclaim& reclaim : core_.ledger.quotas().OverQuota()) {
+    Apply(core_.ledger.elastic().ReclaimFromOthers(reclaim, DemandsOf(reclaim.pool.tier)));
   }
 }
 
 // Jobs that wait for memory of others have it first. Were it left for the next job that asks, a job
 // above its fair share could take it again and again.
-bool EngineState::ServeFreed() {
-  const bool freed = core_.ledger.TakeFreed();
+bool Memory::ServeFreed() {
+  const bool freed = core_.ledger.pools().TakeFreed();
   if (ended_.empty() && !freed) return false;
   // No listed work points at a job any more: Settle() has taken all of it.
   for (const JobId job : ended_) core_.jobs.erase(job);

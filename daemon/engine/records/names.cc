@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/records.h"
+#include "daemon/engine/records/records.h"
 
 namespace memtide {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/records.h"
+#include "daemon/engine/records/records.h"
 
 namespace memtide {
 
@@ -224,7 +224,7 @@ absl::Status Records::RestoreJob(const JobRecord& record,
       const int i = static_cast<int>(tier);
       if (CopyAt(*chunk, tier)) core_.chunks[index].slot(tier) = std::move(slots[i][next[i]++]);
     }
-    state_.Rank(index);
+    residency_.Rank(index);
     core_.ScheduleChunk(index);
   }
   for (const RankRecord& rank : record.ranks) {
@@ -241,9 +241,9 @@ absl::Status Records::RestoreJob(const JobRecord& record,
   for (size_t i = 0; i < record.stores.size(); ++i) {
     core_.segments.emplace(record.stores[i].value(), &job);
     const bool known = i < record.store_stripes.size();
-    state_.NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
+    memory_.NoteStripes(record.stores[i], known ? record.store_stripes[i] : StripeCounts());
   }
-  state_.ExposeRegions(job);
+  memory_.ExposeRegions(job);
   core_.jobs.emplace(job.id, std::move(made));
   return absl::OkStatus();
 }
@@ -255,7 +255,7 @@ absl::Status Records::RestoreMemory(Job& job, const JobRecord& record) {
   job.device_memory = known ? record.device_memory : kinds.front();
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,
                            core_.ledger.Restore(record, job.device_memory));
-  state_.TakeShares(job, std::move(shares));
+  memory_.TakeShares(job, std::move(shares));
   const auto back = [&](Tier tier, uint32_t segment) {
     core_.ledger.BackSegment(job.share(tier), segment);
     core_.MarkDirty(job);

@@ -17,7 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/records.h"
+#include "daemon/engine/errors.h"
+#include "daemon/engine/records/records.h"
 
 namespace memtide {
 
@@ -125,10 +126,10 @@ void Records::WriteForSnapshot(ChunkIndex index) {
     return LeaveSnapshot(*chunk.job, index);
   if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
   if (chunk.valid_at(Tier::kHost)) {
-    if (state_.LeaveSnapshotSlot(index) && state_.BeginWrite(index))
-      state_.Start(index, Tier::kHost, Tier::kSsd);
-  } else if (state_.TakeSlot(index, Tier::kHost)) {
-    state_.Start(index, Tier::kDevice, Tier::kHost);
+    if (residency_.LeaveSnapshotSlot(index) && residency_.BeginWrite(index))
+      residency_.Start(index, Tier::kHost, Tier::kSsd);
+  } else if (residency_.TakeSlot(index, Tier::kHost)) {
+    residency_.Start(index, Tier::kDevice, Tier::kHost);
   }
 }
 
@@ -183,7 +184,7 @@ void Records::DistrustStores(Job& job) {
     chunk.copies.valid.Remove(Tier::kSsd);
     chunk.copies.sums.clear();
     core_.MarkDirty(index);
-    state_.Rank(index);
+    residency_.Rank(index);
     core_.ScheduleChunk(index);
   }
 }

@@ -30,6 +30,11 @@ namespace memtide {
 // No segment has this number.
 inline constexpr uint32_t kNoSegment = 0;
 
+// How many times `b` is begun in `a`.
+inline uint32_t CeilDiv(Bytes a, Bytes b) {
+  return static_cast<uint32_t>(a / b + (a.IsMultipleOf(b) ? 0 : 1));
+}
+
 class Share {
  public:
   // A segment has this size, so that a small job starts at once and a large one does not touch
@@ -123,6 +128,9 @@ class Share {
 
  private:
   friend class JobShares;
+  friend class Balloons;
+  friend class ElasticShares;
+  friend class SharePools;
   friend class ShareLedger;
   Share(JobId job, Pool pool, Bytes chunk_size) : job_(job), pool_(pool), chunk_size_(chunk_size) {}
 

@@ -53,17 +53,17 @@ class Operations {
 
   void Check() {
     ledger_.CheckInvariants();
-    for (const Pool pool : ledger_.Pools()) {
-      const PoolUsage usage = ledger_.Usage(pool);
+    for (const Pool pool : ledger_.pools().Pools()) {
+      const PoolUsage usage = ledger_.pools().Usage(pool);
       EXPECT_EQ(usage.used + usage.reserved + usage.balloon + usage.scrubbing + usage.free,
-                ledger_.capacity(pool));
+                ledger_.pools().capacity(pool));
     }
     CheckQuotas();
   }
   // What is under a quota grows up to it, and not beyond. A restored job has what it had.
   void CheckQuotas() {
     std::map<std::pair<Quota::Kind, uint32_t>, QuotaUse> uses;
-    for (const QuotaUse& use : ledger_.QuotaUses(absl::nullopt)) {
+    for (const QuotaUse& use : ledger_.quotas().QuotaUses(absl::nullopt)) {
       if (use.quota.kind == Quota::Kind::kDefault && !use.uid) continue;
       const std::pair<Quota::Kind, uint32_t> key(use.quota.kind, use.uid.value_or(use.quota.id));
       const auto before = uses_.find(key);
@@ -92,9 +92,9 @@ class Operations {
     add(Quota::Kind::kUser, 0, "user:0");
     add(Quota::Kind::kGroup, 9, "group:9");
     add(Quota::Kind::kDefault, 0, "default");
-    ledger_.SetQuotas(quotas);
-    for (const ShareLedger::Reclaim& reclaim : ledger_.OverQuota()) {
-      if (!ledger_.ReclaimFromOthers(reclaim, {}).empty()) ran_.insert("OverQuota");
+    ledger_.quotas().SetQuotas(quotas);
+    for (const ShareLedger::Reclaim& reclaim : ledger_.quotas().OverQuota()) {
+      if (!ledger_.elastic().ReclaimFromOthers(reclaim, {}).empty()) ran_.insert("OverQuota");
     }
   }
   uint32_t Below(uint32_t end) { return random_() % end; }
@@ -148,10 +148,11 @@ class Operations {
       case 7:
         return Return(job, job.share(Tier::kDevice));
       case 8:
-        if (ledger_.DeflateFor(host, 1 + Below(20), Below(4))) ran_.insert("DeflateFor");
+        if (ledger_.balloons().DeflateFor(host, 1 + Below(20), Below(4))) ran_.insert("DeflateFor");
         return;
       default:
-        ledger_.BalanceBalloons(kChunk * Below(60), kChunk * 20, {{share.job(), kChunk * 4}});
+        ledger_.balloons().BalanceBalloons(kChunk * Below(60), kChunk * 20,
+                                           {{share.job(), kChunk * 4}});
         if (!job.dropping.empty()) DropOne(job);
     }
   }
@@ -176,40 +177,42 @@ class Operations {
   // True: a released slot is populated instead of a segment.
   bool Populate(Share& share) {
     if (share.tier() != Tier::kHost) return false;
-    const absl::optional<SlotNumber> slot = ledger_.PopulateSlot(share);
+    const absl::optional<SlotNumber> slot = ledger_.balloons().PopulateSlot(share);
     if (!slot.has_value()) return false;
     if (Below(4) == 0) {
       ran_.insert("PopulateFailed");
-      ledger_.PopulateFailed(share, *slot);
+      ledger_.balloons().PopulateFailed(share, *slot);
     } else {
       ran_.insert("SlotPopulated");
-      ledger_.SlotPopulated(share, *slot);
+      ledger_.balloons().SlotPopulated(share, *slot);
     }
     return true;
   }
   void Release(Share& share) {
     while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
       ran_.insert("SlotReleased");
-      ledger_.SlotReleased(share, ledger_.ReleaseSlot(share));
+      ledger_.balloons().SlotReleased(share, ledger_.balloons().ReleaseSlot(share));
     }
   }
   void Grow(Share& share) {
-    const auto growth = ledger_.PlanGrowth(share, 1 + Below(20), {});
+    const auto growth = ledger_.elastic().PlanGrowth(share, 1 + Below(20), {});
     if (!growth.has_value()) return;
-    if (growth->reclaim.has_value() && !ledger_.ReclaimFromOthers(*growth->reclaim, {}).empty()) {
+    if (growth->reclaim.has_value() &&
+        !ledger_.elastic().ReclaimFromOthers(*growth->reclaim, {}).empty()) {
       ran_.insert("ReclaimFromOthers");
     }
     for (const ShareLedger::Reclaim& within : growth->within_quotas) {
-      if (!ledger_.ReclaimFromOthers(within, {}).empty()) ran_.insert("within a quota");
+      if (!ledger_.elastic().ReclaimFromOthers(within, {}).empty()) ran_.insert("within a quota");
     }
-    if (ledger_.Grow(share, *growth, {}).has_value()) ran_.insert("Grow");
+    if (ledger_.elastic().Grow(share, *growth, {}).has_value()) ran_.insert("Grow");
   }
 
   // --- Shares that change slot by slot ---
   void Resize(TestJob& job, Share& share) {
-    const uint64_t most = (share.bytes() + ledger_.Free(share.pool())) / kChunk;
+    const uint64_t most = (share.bytes() + ledger_.pools().Free(share.pool())) / kChunk;
     const uint32_t slots = kMinSlots + Below(most - kMinSlots + 1);
-    if (!share.is_elastic() && slots > share.target() && !ledger_.CheckQuota(share, slots).ok()) {
+    if (!share.is_elastic() && slots > share.target() &&
+        !ledger_.quotas().CheckQuota(share, slots).ok()) {
       return;
     }
     ledger_.Resize(share, slots);

@@ -34,15 +34,15 @@ class ShareLedgerTest : public testing::Test {
   // Frees the pages of slots beyond the size of the pool.
   void ReleaseSurplus(Share& share) {
     while (share.slots().surplus_slots() > 0) {
-      ledger_.SlotReleased(share, ledger_.ReleaseSlot(share));
+      ledger_.balloons().SlotReleased(share, ledger_.balloons().ReleaseSlot(share));
       ledger_.CheckInvariants();
     }
   }
   // What elastic jobs have to give for a new one.
   ShareLedger::Changes Reclaim(Tier tier, uint64_t chunks) {
-    return ledger_.ReclaimFromOthers({{tier}, kChunk * chunks, Bytes(0), nullptr}, {});
+    return ledger_.elastic().ReclaimFromOthers({{tier}, kChunk * chunks, Bytes(0), nullptr}, {});
   }
-  uint64_t FreeChunks(Tier tier) { return ledger_.Free({tier}) / kChunk; }
+  uint64_t FreeChunks(Tier tier) { return ledger_.pools().Free({tier}) / kChunk; }
 
   Limits limits_;
   ShareLedger ledger_{{{kChunk * 16}, kChunk * 64, kChunk * 256}, limits_};
@@ -55,7 +55,7 @@ TEST_F(ShareLedgerTest, AShareIsChargedWholeAndGoesBackWithItsJob) {
   EXPECT_EQ(FreeChunks(Tier::kDevice), 12u);
   EXPECT_EQ(FreeChunks(Tier::kHost), 54u);
   EXPECT_EQ(FreeChunks(Tier::kSsd), 236u);
-  EXPECT_EQ(ledger_.Usage({Tier::kHost}).reserved, kChunk * 10);
+  EXPECT_EQ(ledger_.pools().Usage({Tier::kHost}).reserved, kChunk * 10);
   EXPECT_EQ(job->home(), Tier::kSsd);
   job.reset();
   EXPECT_EQ(FreeChunks(Tier::kHost), 64u);
@@ -79,8 +79,8 @@ TEST_F(ShareLedgerTest, TheMemoryOfAnEndingJobIsScrubbedUntilItGoes) {
   Share& host = (*job)[Tier::kHost];
   Make(host);
   ledger_.SetState(*job, JobState::kEnding);
-  EXPECT_EQ(ledger_.Usage({Tier::kHost}).scrubbing, kChunk * 10);
-  EXPECT_EQ(ledger_.Usage({Tier::kHost}).reserved, Bytes(0));
+  EXPECT_EQ(ledger_.pools().Usage({Tier::kHost}).scrubbing, kChunk * 10);
+  EXPECT_EQ(ledger_.pools().Usage({Tier::kHost}).reserved, Bytes(0));
   const std::vector<uint32_t> segments = ledger_.DropSegments(host);
   EXPECT_EQ(segments, std::vector<uint32_t>{1});
   EXPECT_EQ(job->pending(), 1u);
@@ -104,8 +104,8 @@ TEST_F(ShareLedgerTest, ASegmentIsPendingUntilItIsMadeOrFails) {
   EXPECT_EQ(host.limit(), 8u);
   EXPECT_EQ(host.guaranteed(), 8u);
   EXPECT_EQ(FreeChunks(Tier::kHost), 56u);
-  EXPECT_TRUE(ledger_.TakeFreed());
-  EXPECT_FALSE(ledger_.TakeFreed());
+  EXPECT_TRUE(ledger_.pools().TakeFreed());
+  EXPECT_FALSE(ledger_.pools().TakeFreed());
 }
 
 // As a job that a daemon before this one had.
@@ -155,7 +155,7 @@ TEST_F(ShareLedgerTest, SlotsThatWereNeverUsedAreFreeAtOnce) {
   EXPECT_EQ(changes[0].slots, 48u);
   EXPECT_EQ(changes[0].reclaimed, kChunk * 16);
   EXPECT_EQ(FreeChunks(Tier::kHost), 16u);
-  EXPECT_TRUE(ledger_.TakeFreed());
+  EXPECT_TRUE(ledger_.pools().TakeFreed());
   EXPECT_EQ(
       ledger_.Lend(JobId(2), Owner{kUid}, Elastic(), MemoryKind::kSharedMemory).status().code(),
       absl::StatusCode::kResourceExhausted)
@@ -182,11 +182,11 @@ TEST_F(ShareLedgerTest, NoReclaimTakesWhatCallsNeed) {
   Share& host = (*job)[Tier::kHost];
   Make(host);
   const ShareLedger::Reclaim reclaim{{Tier::kHost}, kChunk * 60, Bytes(0), nullptr};
-  ledger_.ReclaimFromOthers(reclaim, {{JobId(1), {50, 0}}});
+  ledger_.elastic().ReclaimFromOthers(reclaim, {{JobId(1), {50, 0}}});
   EXPECT_EQ(host.target(), 54u) << "pinned chunks, and a few for page faults";
-  ledger_.ReclaimFromOthers(reclaim, {{JobId(1), {0, 30}}});
+  ledger_.elastic().ReclaimFromOthers(reclaim, {{JobId(1), {0, 30}}});
   EXPECT_EQ(host.target(), 34u);
-  ledger_.ReclaimFromOthers(reclaim, {});
+  ledger_.elastic().ReclaimFromOthers(reclaim, {});
   EXPECT_EQ(host.target(), 16u) << "the guaranteed share";
 }
 
@@ -223,37 +223,38 @@ TEST_F(TwoElasticJobs, ContentsHaveAFairShareForEachSessionThatHasThem) {
   const auto contents = ledger_.LendForContents(JobId(9), Owner{kUid}, kChunk);
   ASSERT_TRUE(contents.ok()) << contents.status();
   Share& host = (**contents)[Tier::kHost];
-  EXPECT_FALSE(ledger_.PlanGrowth(host, 32, {})->is_entitled) << "of 21 slots";
+  EXPECT_FALSE(ledger_.elastic().PlanGrowth(host, 32, {})->is_entitled) << "of 21 slots";
   (*contents)->set_fair_shares(2);
-  EXPECT_TRUE(ledger_.PlanGrowth(host, 32, {})->is_entitled) << "of 2 times 16 slots";
-  EXPECT_FALSE(ledger_.PlanGrowth(first(), 40, {})->is_entitled);
+  EXPECT_TRUE(ledger_.elastic().PlanGrowth(host, 32, {})->is_entitled) << "of 2 times 16 slots";
+  EXPECT_FALSE(ledger_.elastic().PlanGrowth(first(), 40, {})->is_entitled);
 }
 
 TEST_F(TwoElasticJobs, AShareGrowsUpToTheFairShareAtTheCostOfOthers) {
-  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(second(), 10, {});
+  const absl::optional<ShareLedger::Growth> growth = ledger_.elastic().PlanGrowth(second(), 10, {});
   ASSERT_TRUE(growth.has_value() && growth->reclaim.has_value());
   EXPECT_EQ(growth->target, 24u) << "whole segments";
   EXPECT_EQ(growth->reclaim->fair_share, kChunk * 32);
   EXPECT_TRUE(second().starved());
-  const ShareLedger::Changes changes = ledger_.ReclaimFromOthers(*growth->reclaim, {});
+  const ShareLedger::Changes changes = ledger_.elastic().ReclaimFromOthers(*growth->reclaim, {});
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].slots, 40u);
-  ASSERT_TRUE(ledger_.Grow(second(), *growth, {}).has_value());
+  ASSERT_TRUE(ledger_.elastic().Grow(second(), *growth, {}).has_value());
   EXPECT_EQ(second().target(), 24u);
   EXPECT_FALSE(second().starved());
   ledger_.CheckInvariants();
 }
 
 TEST_F(TwoElasticJobs, BeyondTheFairShareAJobGetsOnlyFreeMemory) {
-  const absl::optional<ShareLedger::Growth> growth = ledger_.PlanGrowth(second(), 30, {});
+  const absl::optional<ShareLedger::Growth> growth = ledger_.elastic().PlanGrowth(second(), 30, {});
   ASSERT_TRUE(growth.has_value());
   EXPECT_FALSE(growth->reclaim.has_value());
-  EXPECT_FALSE(ledger_.Grow(second(), *growth, {}).has_value()) << "less than a segment is free";
-  ledger_.ReclaimFromOthers({{Tier::kHost}, kChunk * 8, Bytes(0), &second()}, {});
+  EXPECT_FALSE(ledger_.elastic().Grow(second(), *growth, {}).has_value())
+      << "less than a segment is free";
+  ledger_.elastic().ReclaimFromOthers({{Tier::kHost}, kChunk * 8, Bytes(0), &second()}, {});
   EXPECT_EQ(first().target(), 40u);
-  EXPECT_FALSE(ledger_.Grow(second(), *growth, {true, 0, Bytes(0)}).has_value())
+  EXPECT_FALSE(ledger_.elastic().Grow(second(), *growth, {true, 0, Bytes(0)}).has_value())
       << "an Open that waits comes first";
-  ASSERT_TRUE(ledger_.Grow(second(), *growth, {}).has_value());
+  ASSERT_TRUE(ledger_.elastic().Grow(second(), *growth, {}).has_value());
   EXPECT_EQ(second().target(), 24u);
 }
 
@@ -262,17 +263,17 @@ TEST_F(TwoElasticJobs, AShareForWhichTheMachineHasNoMemoryDoesNotGrowUntilItIsTr
   ledger_.MakeSegment(second(), 1);
   ledger_.SegmentFailed(*second_, second(), 1);
   ASSERT_TRUE(second().make_later());
-  EXPECT_FALSE(ledger_.PlanGrowth(second(), 10, {}).has_value());
+  EXPECT_FALSE(ledger_.elastic().PlanGrowth(second(), 10, {}).has_value());
   EXPECT_FALSE(second().starved()) << "it would hold back the growth of other jobs";
   ledger_.CheckInvariants();
   ledger_.RetrySegments(*second_);
-  EXPECT_TRUE(ledger_.PlanGrowth(second(), 10, {}).has_value());
+  EXPECT_TRUE(ledger_.elastic().PlanGrowth(second(), 10, {}).has_value());
 }
 
 TEST_F(TwoElasticJobs, NobodyIsPushedBelowItsFairShareForMore) {
   Make(first());
   const ShareLedger::Reclaim reclaim{{Tier::kHost}, kChunk * 40, kChunk * 32, &second()};
-  ledger_.ReclaimFromOthers(reclaim, {});
+  ledger_.elastic().ReclaimFromOthers(reclaim, {});
   EXPECT_EQ(first().target(), 32u);
 }
 
@@ -280,7 +281,7 @@ TEST_F(TwoElasticJobs, OnSsdNoUsedSlotIsReclaimed) {
   Share& ssd = (*first_)[Tier::kSsd];
   Make(ssd);
   const ShareLedger::Reclaim reclaim{{Tier::kSsd}, kChunk * 200, Bytes(0), &(*second_)[Tier::kSsd]};
-  EXPECT_TRUE(ledger_.ReclaimFromOthers(reclaim, {}).empty());
+  EXPECT_TRUE(ledger_.elastic().ReclaimFromOthers(reclaim, {}).empty());
 }
 
 TEST_F(ShareLedgerTest, ARegionThatLeavesIsScrubbedUntilNobodyMapsIt) {
@@ -294,7 +295,7 @@ TEST_F(ShareLedgerTest, ARegionThatLeavesIsScrubbedUntilNobodyMapsIt) {
   const uint32_t region = ledger_.GiveUpRegion(device);
   EXPECT_FALSE(ledger_.Leave(device, region, {SessionId(1), SessionId(2)}));
   ledger_.CheckInvariants();
-  EXPECT_EQ(ledger_.Usage({Tier::kDevice}).scrubbing, kChunk);
+  EXPECT_EQ(ledger_.pools().Usage({Tier::kDevice}).scrubbing, kChunk);
   EXPECT_EQ(FreeChunks(Tier::kDevice), 8u) << "no byte is free yet";
   EXPECT_FALSE(ledger_.Return(device, region, SessionId(2)));
   EXPECT_FALSE(ledger_.Return(device, region, SessionId(2))) << "it returned its mapping before";
@@ -327,21 +328,21 @@ TEST_F(ShareLedgerTest, BalloonsShareWhatTheReserveLacks) {
   Make((*b)[Tier::kHost]);
   ledger_.SetState(*a, JobState::kRunning);
   ledger_.SetState(*b, JobState::kRunning);
-  ShareLedger::Changes changes = ledger_.BalanceBalloons(MiB(84), MiB(100), {});
+  ShareLedger::Changes changes = ledger_.balloons().BalanceBalloons(MiB(84), MiB(100), {});
   ledger_.CheckInvariants();
   ASSERT_EQ(changes.size(), 2u);
   for (const ShareLedger::Change& change : changes) {
     EXPECT_EQ(change.slots, 28u);
     EXPECT_EQ(change.most_slots, 32u);
   }
-  EXPECT_TRUE(ledger_.BalanceBalloons(MiB(84), MiB(100), {}).empty())
+  EXPECT_TRUE(ledger_.balloons().BalanceBalloons(MiB(84), MiB(100), {}).empty())
       << "pages that are to be released count";
   ReleaseSurplus((*a)[Tier::kHost]);
   ReleaseSurplus((*b)[Tier::kHost]);
-  EXPECT_EQ(ledger_.Usage({Tier::kHost}).balloon, kChunk * 8);
-  EXPECT_TRUE(ledger_.BalanceBalloons(MiB(150), MiB(100), {}).empty())
+  EXPECT_EQ(ledger_.pools().Usage({Tier::kHost}).balloon, kChunk * 8);
+  EXPECT_TRUE(ledger_.balloons().BalanceBalloons(MiB(150), MiB(100), {}).empty())
       << "it has little more than enough";
-  changes = ledger_.BalanceBalloons(MiB(160), MiB(100), {});
+  changes = ledger_.balloons().BalanceBalloons(MiB(160), MiB(100), {});
   ASSERT_EQ(changes.size(), 2u);
   EXPECT_EQ((*a)[Tier::kHost].balloon(), 0u);
   EXPECT_EQ((*b)[Tier::kHost].balloon(), 3u);
@@ -352,18 +353,18 @@ TEST_F(ShareLedgerTest, TheBalloonDeflatesForChunksThatWait) {
   Share& host = (*job)[Tier::kHost];
   Make(host);
   ledger_.SetState(*job, JobState::kRunning);
-  ledger_.BalanceBalloons(MiB(80), MiB(100), {});
+  ledger_.balloons().BalanceBalloons(MiB(80), MiB(100), {});
   EXPECT_EQ(host.balloon(), 10u);
   ReleaseSurplus(host);
-  EXPECT_FALSE(ledger_.DeflateFor(host, 22, 0).has_value()) << "there are slots";
-  const absl::optional<ShareLedger::Change> change = ledger_.DeflateFor(host, 25, 1);
+  EXPECT_FALSE(ledger_.balloons().DeflateFor(host, 22, 0).has_value()) << "there are slots";
+  const absl::optional<ShareLedger::Change> change = ledger_.balloons().DeflateFor(host, 25, 1);
   ASSERT_TRUE(change.has_value());
   EXPECT_EQ(change->slots, 24u);
-  const absl::optional<SlotNumber> slot = ledger_.PopulateSlot(host);
+  const absl::optional<SlotNumber> slot = ledger_.balloons().PopulateSlot(host);
   ASSERT_TRUE(slot.has_value());
-  EXPECT_FALSE(ledger_.PopulateSlot(host).has_value()) << "one at a time";
+  EXPECT_FALSE(ledger_.balloons().PopulateSlot(host).has_value()) << "one at a time";
   EXPECT_EQ(job->pending(), 1u);
-  ledger_.PopulateFailed(host, *slot);
+  ledger_.balloons().PopulateFailed(host, *slot);
   ledger_.CheckInvariants();
   EXPECT_EQ(job->pending(), 0u);
   EXPECT_EQ(host.slots().size(), 22u);

@@ -1,13 +1,86 @@
-// The part of the ShareLedger that sums up pools, and chooses the device of a job.
+#include "daemon/engine/shares/share_pools.h"
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/shares/share_ledger.h"
+#include "base/check.h"
 
 namespace memtide {
 
-std::vector<Pool> ShareLedger::Pools() const {
+JobShares::JobShares(SharePools* pools, JobId job, Bytes chunk_size, Pool device)
+    : pools_(pools),
+      job_(job),
+      shares_{{Share(job, device, chunk_size), Share(job, {Tier::kHost}, chunk_size),
+               Share(job, {Tier::kSsd}, chunk_size)}} {
+  MEMTIDE_CHECK(pools_->jobs_.emplace(job, this).second) << "job " << job << " has shares";
+}
+
+// The memory of the job is free again, because the ledger sums up the shares that it knows.
+JobShares::~JobShares() { pools_->jobs_.erase(job_); }
+
+Tier JobShares::home() const {
+  for (const Tier tier : {Tier::kSsd, Tier::kHost}) {
+    if ((*this)[tier].exists()) return tier;
+  }
+  return Tier::kDevice;
+}
+
+size_t JobShares::pending() const {
+  size_t pending = 0;
+  for (const Share& share : shares_) pending += share.pending();
+  return pending;
+}
+
+uint64_t JobShares::device_regions() const {
+  const Share& device = (*this)[Tier::kDevice];
+  // Regions that sessions have not returned yet still exist.
+  return device.by_slot() ? device.limit() + device.leaving().size() : 0;
+}
+
+SharePools::SharePools(const Capacities& capacities, const Limits& limits)
+    : capacities_(capacities), limits_(limits), states_(capacities.devices.size()) {
+  for (const Bytes device : capacities.devices) MEMTIDE_CHECK(!device.IsZero());
+}
+
+Bytes SharePools::AskedOf(const OpenCall& open, Tier tier) {
+  return tier == Tier::kDevice ? open.device_share
+         : tier == Tier::kHost ? open.host_share
+                               : open.ssd_share;
+}
+
+Pool SharePools::PoolFor(const OpenCall& open, Tier tier) const {
+  return tier == Tier::kDevice ? DeviceFor(open) : Pool{tier};
+}
+
+// A share of fixed size is charged for all of it, unless it changes slot by slot.
+void SharePools::Charge(Share& share) {
+  if (!share.by_slot() && !share.is_elastic()) return;
+  const Bytes bytes = share.chunk_size() * std::max(share.target_, share.made_slots());
+  // ServeFreed() offers the memory to starved jobs and waiting Opens.
+  freed_ = freed_ || bytes < share.bytes_;
+  share.bytes_ = bytes;
+}
+
+// Memory above the target of a share becomes free when its slots are released, and their regions
+// returned.
+Bytes SharePools::FreeSoon(Pool pool) const {
+  Bytes coming = Free(pool);
+  for (const auto& [id, job] : jobs_) {
+    const Share* const share = job->In(pool);
+    if (share == nullptr || job->state() == JobState::kEnding || !share->is_elastic()) continue;
+    coming += share->bytes() - share->chunk_size() * share->target();
+    coming += share->chunk_size() * share->leaving().size();
+  }
+  return coming;
+}
+
+SharePools::Change SharePools::ChangeOf(const Share& share) {
+  return {share.job(), share.tier(), share.slots().size(), share.most_slots(), Bytes(0)};
+}
+
+std::vector<Pool> SharePools::Pools() const {
   std::vector<Pool> pools;
   for (uint32_t device = 0; device < capacities_.devices.size(); ++device) {
     pools.push_back({Tier::kDevice, device});
@@ -18,14 +91,14 @@ std::vector<Pool> ShareLedger::Pools() const {
   return pools;
 }
 
-Bytes ShareLedger::capacity(Pool pool) const {
+Bytes SharePools::capacity(Pool pool) const {
   if (pool.tier == Tier::kHost) return capacities_.host;
   if (pool.tier == Tier::kSsd) return capacities_.ssd;
   return pool.device < capacities_.devices.size() ? capacities_.devices[pool.device] : Bytes(0);
 }
 
 // The memory that the shares of jobs may use.
-Bytes ShareLedger::Lent(Pool pool) const {
+Bytes SharePools::Lent(Pool pool) const {
   Bytes lent;
   for (const auto& [id, job] : jobs_) {
     const Share* const share = job->In(pool);
@@ -34,7 +107,7 @@ Bytes ShareLedger::Lent(Pool pool) const {
   return lent;
 }
 
-Bytes ShareLedger::Scrubbing(Pool pool) const {
+Bytes SharePools::Scrubbing(Pool pool) const {
   Bytes scrubbing;
   for (const auto& [id, job] : jobs_) {
     const Share* const share = job->In(pool);
@@ -46,11 +119,11 @@ Bytes ShareLedger::Scrubbing(Pool pool) const {
   return scrubbing;
 }
 
-Bytes ShareLedger::Free(Pool pool) const { return capacity(pool) - Lent(pool) - Scrubbing(pool); }
+Bytes SharePools::Free(Pool pool) const { return capacity(pool) - Lent(pool) - Scrubbing(pool); }
 
 // A guaranteed share may be larger than its share is so far, and may include memory that ending
 // jobs still have. Regions that leave a running job are free as soon as its sessions return them.
-Bytes ShareLedger::Unguaranteed(Pool pool) const {
+Bytes SharePools::Unguaranteed(Pool pool) const {
   Bytes guaranteed;
   for (const auto& [id, job] : jobs_) {
     const Share* const share = job->In(pool);
@@ -65,7 +138,7 @@ Bytes ShareLedger::Unguaranteed(Pool pool) const {
   return capacity(pool) - std::min(capacity(pool), guaranteed);
 }
 
-PoolUsage ShareLedger::Usage(Pool pool) const {
+PoolUsage SharePools::Usage(Pool pool) const {
   PoolUsage usage;
   usage.pool = pool;
   usage.capacity = capacity(pool);
@@ -85,7 +158,7 @@ PoolUsage ShareLedger::Usage(Pool pool) const {
   return usage;
 }
 
-absl::Status ShareLedger::CheckDevice(const OpenCall& open) const {
+absl::Status SharePools::CheckDevice(const OpenCall& open) const {
   const size_t count = capacities_.devices.size();
   if (count == 0 && !open.device.has_value()) return absl::OkStatus();
   if (open.device.value_or(0) < count) return states_[DeviceFor(open).device];
@@ -96,7 +169,7 @@ absl::Status ShareLedger::CheckDevice(const OpenCall& open) const {
       absl::StrCat("device: number ", *open.device, ", but the node has ", has));
 }
 
-Pool ShareLedger::DeviceFor(const OpenCall& open) const {
+Pool SharePools::DeviceFor(const OpenCall& open) const {
   Pool most{Tier::kDevice, open.device.value_or(0)};
   if (open.device.has_value()) return most;
   for (uint32_t device = 1; device < capacities_.devices.size(); ++device) {

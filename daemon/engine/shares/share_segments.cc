@@ -19,19 +19,19 @@ bool ShareLedger::SegmentMade(Share& share, uint32_t segment) {
   // A device share may have shrunk while the region was made.
   const bool wanted = !share.by_slot() || share.slots_->missing_slots() > 0;
   if (wanted) BackSegment(share, segment);
-  Charge(share);
+  pools_.Charge(share);
   return wanted;
 }
 
-absl::optional<ShareLedger::Change> ShareLedger::SegmentFailed(const JobShares& job, Share& share,
-                                                               uint32_t segment) {
+absl::optional<SharePools::Change> ShareLedger::SegmentFailed(const JobShares& job, Share& share,
+                                                              uint32_t segment) {
   MEMTIDE_CHECK(share.making_ == segment);
   share.making_ = kNoSegment;
   SlotPool& slots = *share.slots_;
   if (job.state() != JobState::kMaking && slots.backed_slots() < kMinSlots) {
     // A restored job may have no memory yet. If its share were to stay so, no call could use it.
     share.make_later_ = share.tier() != job.home();
-    Charge(share);
+    pools_.Charge(share);
     return absl::nullopt;
   }
   slots.Cap();
@@ -47,8 +47,8 @@ absl::optional<ShareLedger::Change> ShareLedger::SegmentFailed(const JobShares& 
   } else if (!share.by_slot()) {
     share.balloon_ = slots.numbers() - slots.size();
   }
-  Charge(share);
-  return ChangeOf(share);
+  pools_.Charge(share);
+  return SharePools::ChangeOf(share);
 }
 
 void ShareLedger::RetrySegments(JobShares& job) {
@@ -94,7 +94,7 @@ bool ShareLedger::SegmentDropped(JobShares& shares, uint32_t segment) {
   for (Share& share : shares.shares_) {
     if (share.dropping_.erase(segment) == 0) continue;
     const bool left = share.leaving_.erase(segment) > 0;
-    freed_ = freed_ || left;  // Until now it was charged as scrubbing.
+    if (left) pools_.NoteFreed();  // Until now it was charged as scrubbing.
     return share.replaced_.erase(segment) > 0 || left;
   }
   MEMTIDE_CHECK(false) << "segment " << segment << " goes unasked";

@@ -32,8 +32,8 @@ struct Unsharing {
   std::vector<ChunkIndex> shared, copies;
 };
 
-// An OfferCall that is not answered yet (common/offers.cc), or an offer of the engine's own, which
-// repeats one (common/repeated_offers.cc).
+// An OfferCall that is not answered yet (sharing/offers.cc), or an offer of the engine's own, which
+// repeats one (sharing/repeated_offers.cc).
 struct Offer {
   struct Item {
     uint32_t number = 0;  // In the call.
@@ -51,7 +51,7 @@ struct Offer {
   std::vector<Item> open;     // Not decided.
   std::vector<Item> in_part;  // In the step part that waits or runs.
   OfferReply reply;
-  // It is none: chunks are to be duplicated (common/duplicates.cc).
+  // It is none: chunks are to be duplicated (sharing/duplicates.cc).
   absl::optional<DuplicateCall> duplicate;
   Count::Token of_session;  // In its waiting_calls, while no part waits or runs.
   // In the waiting_chunks of the job and the user, until its session ends.
@@ -63,7 +63,7 @@ struct Offer {
   }
 };
 
-// Calls of clients have smaller ids than those of the engine's own (common/repeated_offers.cc).
+// Calls of clients have smaller ids than those of the engine's own (sharing/repeated_offers.cc).
 inline constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
 inline bool IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 

@@ -168,7 +168,7 @@ struct Chunk {
   // reader, and, as long as the chunk is live, in Job::common.
   CommonContent* common = nullptr;
   Count::Token of_readers, of_common;
-  // The engine offers the chunk again whenever it was written (common/repeated_offers.cc).
+  // The engine offers the chunk again whenever it was written (sharing/repeated_offers.cc).
   bool repeats_offer = false;
   uint8_t offers_in_vain = 0;  // Since the content was last a common one.
   // The chunk ends with the job's last session, and is not recorded.
@@ -188,6 +188,16 @@ struct Chunk {
   // Whether the engine repeats offers of the chunk, which is no shadow chunk.
   bool is_repeated() const { return repeats_offer && !is_shadow; }
   bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
+  // Whether the chunk is pinned at the tier, in a slot of the job.
+  bool is_pinned_in_room(Tier tier) const {
+    return tier != Tier::kSsd && live() && pinned_at(tier) && takes_room_at(tier);
+  }
+  // Whether the copy at the tier may be chosen as a victim.
+  bool may_leave(Tier tier) const {
+    return tier != Tier::kSsd && live() && tier != home && slot(tier) && valid_at(tier) &&
+           !copies.flight && !pinned_at(tier) && !evict_from.has_value() && !evict_to.has_value() &&
+           !retry_after_tick;
+  }
   // Whether the slot at `tier` stays while it has no copy.
   bool KeepsSlot(Tier tier) const { return tier == home && (!claim || !copies.valid.empty()); }
   // Whether there is memory for a copy at the tier, the job's or that of a common content.

@@ -31,6 +31,35 @@ struct WrittenUnseen {
   absl::Status why;
 };
 
+// Allocations of the job may have their turn: it has got memory, or a chunk has left some.
+struct AllocationsPossible {
+  JobId job;
+};
+// The job gets no memory for the allocations that wait for it.
+struct NoMemoryForChunks {
+  JobId job;
+  absl::Status why;
+};
+// A tier of the job is smaller than it was when waiting calls were accepted, for good or until a
+// Tick.
+struct TierShrunk {
+  JobId job;
+  Tier tier = Tier::kDevice;
+  absl::Status why;
+};
+// The chunk cannot reach the tier of the calls that wait for it. `is_lost`: nor can other calls
+// read it any more.
+struct PromotionFailed {
+  ChunkIndex chunk;
+  absl::Status why;
+  bool is_lost = false;
+};
+// The chunk cannot leave the tier from which calls evict it.
+struct EvictionFailed {
+  ChunkIndex chunk;
+  absl::Status why;
+};
+
 // The chunk was freed while a snapshot of its job is being saved.
 struct ChunkFreed {
   JobId job;
@@ -83,9 +112,10 @@ struct StepAgain {
   StepCall call;
 };
 
-using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen, ChunkFreed, WritesFail,
-                            CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded,
-                            NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
+using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible,
+                            NoMemoryForChunks, TierShrunk, PromotionFailed, EvictionFailed,
+                            ChunkFreed, WritesFail, CommitsPossible, ChunkUnpinned, ContentWritten,
+                            ContentEnded, NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
 
 }  // namespace memtide
 

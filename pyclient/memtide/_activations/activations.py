@@ -33,8 +33,10 @@ from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
 from memtide._activations.script_choices import Choices
 from memtide._capi.client import Home
+from memtide._memory.address_map import is_plain
 from memtide._memory.alignment import SMALLEST_BYTES
-from memtide._memory.tensor_manager import TensorManager, is_plain
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.storage_copies import copy_bytes
 from memtide._util.step_phase import StepPhase
 from memtide.errors import ResourceExhausted
 
@@ -43,12 +45,12 @@ _ASK_EVERY_BYTES = 4 * 2**20
 
 
 class Activations(StepPhase):
-    """What autograd saves in this process. Thread safety: any thread of the script may pack and
-    unpack."""
+    """The tensors that autograd saves in this process. Thread safety: any thread of the script may
+    pack and unpack."""
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         allowance: Callable[[], int],
         attributes: Callable[[], Replacer],
         moments: Sequence[MomentName],
@@ -58,7 +60,8 @@ class Activations(StepPhase):
         """`allowance` says how many bytes of activations the process may keep now; `moments` are
         those reported in this iteration, to which others are added; `chosen` are the script's
         choices; `search`: as for Planning."""
-        self._manager = manager
+        self._memory = memory
+        self._addresses = memory.addresses
         self._allowance = allowance
         self._asked_at_bytes = 0
         self._most_bytes = allowance()
@@ -128,16 +131,16 @@ class Activations(StepPhase):
     def unpack(self, saved: SavedTensor | Reference) -> torch.Tensor:
         """The unpack hook. It may be called several times for one tensor."""
         # Activations that backward has used before are dead by now.
-        if saved.is_moved and self._manager.here:
-            self._manager.discard_dead_activations()
+        if saved.is_moved and self._addresses.here:
+            self._memory.arenas.discard_dead_activations()
         return saved.unpack()
 
     def end_iteration(self) -> None:
         """An optimizer has stepped."""
         self._asked_at_bytes = self._storages.bytes
         self._most_bytes = self._allowance()
-        self._manager.end_activations()
-        waited_s = self._manager.client.stats().wait_nanoseconds / 1e9
+        self._memory.pressure.end_activations()
+        waited_s = self._memory.client.stats().wait_nanoseconds / 1e9
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
@@ -172,11 +175,11 @@ class Activations(StepPhase):
 
     def _may_move(self, tensor: torch.Tensor) -> bool:
         return (
-            tensor.device == self._manager.device
+            tensor.device == self._addresses.device
             and tensor.nbytes >= SMALLEST_BYTES
             and not _is_parameter_s(tensor)
-            and not self._manager.manages(tensor)
-            and self._manager.here
+            and not self._addresses.manages(tensor)
+            and self._addresses.here
             and not tensor.is_quantized
         )
 
@@ -199,13 +202,12 @@ class Activations(StepPhase):
 
     def _move(self, tensor: torch.Tensor, choice: Choice) -> torch.UntypedStorage | None:
         """Copies the storage of a tensor into activation chunks. None: there is no room for it."""
-        manager = self._manager
         began_s = time.monotonic()
         size_bytes = tensor.untyped_storage().nbytes()
         with torch.no_grad():
             try:
                 target = self._new_activation(size_bytes, choice)
-                manager.copy_bytes(tensor, target)
+                copy_bytes(self._memory, tensor, target)
             except ResourceExhausted:
                 return None
         self.moved_bytes += size_bytes
@@ -217,7 +219,7 @@ class Activations(StepPhase):
         without a plan does so to keep the budget, with whatever memory there is."""
         home = Home.LOWEST if choice is Choice.MOVE_TO_SSD else None
         allow_ssd = choice is not Choice.MOVE_TO_HOST
-        return self._manager.new_activation(
+        return self._memory.allocator.activation(
             (size_bytes,), (1,), torch.uint8, home=home, allow_ssd=allow_ssd
         )
 

@@ -49,7 +49,7 @@ class BlockCalls:
         ended: Callable[[Call], None],
     ) -> None:
         """`attributes` is this object's alone. `begun` and `ended` are called when a call begins
-        and has ended. What it was given has the shapes of the second argument."""
+        and has ended. Its arguments had the shapes of the second argument."""
         self._attributes = attributes
         self._recompute = recompute
         self._numbers: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()

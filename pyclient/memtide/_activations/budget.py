@@ -32,7 +32,7 @@ from memtide._util.devices import GpuModule, gpu_module, type_name
 from memtide._util.sizes import format_size
 from memtide.errors import ResourceExhausted
 
-# What `allowance_bytes` returns where nothing limits it.
+# The result of `allowance_bytes` where nothing limits it.
 UNLIMITED_BYTES = 2**62
 # A reading is this old at most, where little is left, and where much is; as long as a busy machine
 # takes to fill a part of what is left.
@@ -303,7 +303,7 @@ class Budget:
         gpu.set_per_process_memory_fraction(min(1.0, left_bytes / total_bytes), number)
 
     def left_on_device_bytes(self) -> int:
-        """What the allocator leaves of the device's limit to a GPU's share."""
+        """The part of the device's limit that the allocator leaves to a GPU's share."""
         stats = process_memory.allocator_stats(self._client.properties.dl_device)
         return self._beside_pool_bytes() - (_reserved_bytes(stats) if stats else 0)
 

@@ -42,7 +42,7 @@ _GLOBAL_HOOKS = (
 
 
 class Replacer(Protocol):
-    """Replaces attributes of torch's: memtide._torch_hooks.attributes.Attributes."""
+    """Replaces attributes of torch's: memtide._torch_hooks.patching.attributes.Attributes."""
 
     def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None: ...
     def undo(self) -> None: ...

@@ -23,7 +23,7 @@ from typing import Any
 
 from memtide._capi import library
 from memtide._capi.library import check, load_library
-from memtide._capi.lost_chunks import LostChunks
+from memtide._capi.lost_chunks import LostChunks, NamesIn, no_names
 from memtide._capi.optimizer_step import Steps
 
 _MOST_SPANS = 256
@@ -162,7 +162,8 @@ def reinstall_handlers() -> None:
 class Client(Steps):
     """One session with the daemon and its range of addresses. Safe to use from any thread."""
 
-    def __init__(self, options: library.Options) -> None:
+    def __init__(self, options: library.Options, names_in: NamesIn = no_names) -> None:
+        """`names_in`: for errors that lose chunks."""
         self._lib = load_library()
         self._handle = c_void_p()
         self.socket_dir = os.fsdecode(options.socket_dir or b"")
@@ -197,6 +198,7 @@ class Client(Steps):
             lambda place: self.chunk_ids(place, 1)[0],
             self.properties.base,
             self.properties.chunk_bytes,
+            names_in,
         )
         limits = library.Limits(struct_bytes=ctypes.sizeof(library.Limits))
         check(self._lib.memtide_get_limits(self._handle, byref(limits)))

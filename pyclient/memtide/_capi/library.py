@@ -237,7 +237,10 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     ),
     "memtide_end_part": ([c_void_p, c_uint64, c_int, c_uint64], c_int),
     "memtide_commit": (
-        [c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_size_t],
+        [
+            *(c_void_p, c_uint64, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+            *(c_int, c_char_p, c_size_t),
+        ],
         c_int,
     ),
     "memtide_committed": (

@@ -9,19 +9,27 @@ from collections.abc import Callable, Iterable, Iterator
 from memtide._util.listed import listed
 from memtide.errors import DataLoss
 
+# The names of the parameters with bytes in [start, end).
+NamesIn = Callable[[int, int], list[str]]
+
 _CHUNK = re.compile(r"\bchunk (\d+)\b")
+
+
+def no_names(_start: int, _end: int) -> list[str]:
+    return []
 
 
 class LostChunks:
     """The names for the errors of one client's calls."""
 
-    def __init__(self, id_at: Callable[[int], int], base: int, chunk_bytes: int) -> None:
+    def __init__(
+        self, id_at: Callable[[int], int], base: int, chunk_bytes: int, names_in: NamesIn
+    ) -> None:
         """`id_at`: the id of the chunk at a place. Place i is at base + i * chunk_bytes."""
         self._id_at = id_at
+        self._names_in = names_in
         self._base = base
         self._chunk_bytes = chunk_bytes
-        # The names of the parameters with bytes in [start, end).
-        self.names_in: Callable[[int, int], list[str]] = lambda _start, _end: []
 
     @contextlib.contextmanager
     def named(self, places: Iterable[int]) -> Iterator[None]:
@@ -44,7 +52,7 @@ class LostChunks:
             if self._id_at(place) != lost:
                 continue
             start = self._base + place * self._chunk_bytes
-            names = self.names_in(start, start + self._chunk_bytes)
+            names = self._names_in(start, start + self._chunk_bytes)
             if not names:
                 return ""
             return f". In the chunk: {listed(names)}"

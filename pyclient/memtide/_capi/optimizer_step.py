@@ -26,7 +26,6 @@ class CommitFlag(IntFlag):
 
     KEEP_OLD_CONTENT = 1
     WITH_ALL_RANKS = 2
-    IF_UNWRITTEN = 4
 
 
 class Format(IntEnum):
@@ -191,20 +190,23 @@ class Steps(SharedParts):
         *,
         keep_old_content: bool,
         with_all_ranks: bool = False,
-        if_unwritten: bool = False,
+        unwritten: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Exchanges the content of places[i] and shadows[i], all at once, as the job's step `step`,
         or that of this rank.
 
         The shadow chunks are then empty, or with `keep_old_content` hold the old content. The step
         manifest replaces that of the last step. `with_all_ranks`: in a named job of ranks, waits
-        for such commits of all others, and is one with them. `if_unwritten`: only if none of the
-        chunks was leased for writing since `versions` named it last. Aborted: a chunk stays in use,
-        or was written. FailedPrecondition: a rank has ended. DeadlineExceeded: some ranks do
-        not commit.
+        for such commits of all others, and is one with them. `unwritten`: what `versions` gave for
+        `places`, to commit only if none of them was written since. Aborted: a chunk stays in use,
+        or was written. FailedPrecondition: a rank has ended. DeadlineExceeded: some ranks do not
+        commit.
         """
         assert len(places) == len(shadows)
         firsts, seconds = array("I", places), array("I", shadows)
+        ids = array("Q", [chunk_id for chunk_id, _ in unwritten])
+        versions = array("Q", [version for _, version in unwritten])
+        assert not unwritten or len(unwritten) == len(places)
         check(
             self._lib.memtide_commit(
                 self._handle,
@@ -212,9 +214,10 @@ class Steps(SharedParts):
                 firsts.buffer_info()[0],
                 seconds.buffer_info()[0],
                 len(firsts),
+                ids.buffer_info()[0] if unwritten else None,
+                versions.buffer_info()[0] if unwritten else None,
                 CommitFlag.KEEP_OLD_CONTENT * keep_old_content
-                + CommitFlag.WITH_ALL_RANKS * with_all_ranks
-                + CommitFlag.IF_UNWRITTEN * if_unwritten,
+                + CommitFlag.WITH_ALL_RANKS * with_all_ranks,
                 manifest,
                 len(manifest),
             )

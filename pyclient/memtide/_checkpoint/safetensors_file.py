@@ -88,13 +88,18 @@ class Checkpoint:
     `written_bytes` of `total_bytes` are in the file. Use it from any thread.
     """
 
-    def __init__(self, path: Path, entries: list[Entry]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        entries: list[Entry],
+        before_wait: Callable[[Checkpoint], None] = lambda _: None,
+    ) -> None:
+        """`wait` calls `before_wait`, so that the file is written even if no further step comes."""
         self.path = path
         self.entries = entries
         self.total_bytes = sum(entry.size_bytes for entry in entries)
         self.written_bytes = 0
-        # `wait` calls this, so that the file is written even if no further step comes.
-        self.write_if_awaited: Callable[[], None] = lambda: None
+        self._before_wait = before_wait
         self._error: BaseException | None = None
         self._finished = threading.Event()
 
@@ -110,7 +115,7 @@ class Checkpoint:
         call writes the file itself.
         """
         if timeout_s != 0:
-            self.write_if_awaited()
+            self._before_wait(self)
         finished = self._finished.wait(timeout_s)
         if self._error is not None:
             raise self._error
@@ -132,7 +137,7 @@ class Checkpoint:
                 raise  # KeyboardInterrupt and SystemExit end the script, too.
         finally:
             # The script may hold this object for long; it shall not hold the tensors' chunks.
-            self.entries, self.write_if_awaited = [], lambda: None
+            self.entries, self._before_wait = [], lambda _: None
             self._finished.set()
 
     def _write_header(self, file: _HashedFile) -> int:

@@ -316,8 +316,8 @@ def _torch() -> Finding:
 def _torch_hooks() -> Finding:
     subject = "torch hooks"
     try:
-        from memtide._torch_hooks import patches
-        from memtide._torch_hooks.patch_row import OLDEST_TORCH
+        from memtide._torch_hooks.patching import patches
+        from memtide._torch_hooks.patching.patch_row import OLDEST_TORCH
     except (ImportError, OSError, AttributeError) as error:
         return Finding(subject, Verdict.BAD, f"torch lacks what memtide uses: {error}", _NEWER)
     import torch

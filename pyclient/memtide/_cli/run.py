@@ -189,11 +189,12 @@ def _add_output(run: Parser) -> None:
 
 
 def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
+    from memtide_methods.sharing.run_option import Sharing
+
     from memtide._launch import run
     from memtide._launch.options import Options
     from memtide._launch.outputs import Outputs
     from memtide._launch.planned_run import planned_pools
-    from memtide._launch.sharing import Sharing
     from memtide._plan_file import plan_file
 
     _check(flags)

@@ -11,6 +11,7 @@ from pathlib import Path
 from memtide._capi.client import Client, default_chunk_bytes
 from memtide._capi.library import Options
 from memtide._capi.locate import default_socket_dir
+from memtide._capi.lost_chunks import NamesIn, no_names
 from memtide._daemon import gpus, inspection, least_pools, training
 from memtide._daemon.job_sessions import wait_until_free
 from memtide._daemon.memory_budget import MemoryBudget, budget_of_cgroup
@@ -45,6 +46,7 @@ class SessionRequest:
     rank: int = 0  # This process's number among them, and that of its device.
     # No other process uses a daemon that is started for this one.
     is_alone: bool = False
+    names_in: NamesIn = no_names  # Names the parameters of a chunk that is lost.
 
 
 @dataclass
@@ -156,7 +158,7 @@ def find_or_start(request: SessionRequest) -> tuple[Path, PrivateDaemon | None]:
 
 def _open(options: Options, request: SessionRequest, node: inspection.Node) -> Client:
     try:
-        return Client(options)
+        return Client(options, request.names_in)
     except ResourceExhausted:
         # The daemon knows one session at a time, and not what all ranks need.
         capacities = {p.tier: p.capacity_bytes for p in _pools_of(request.rank, node)}

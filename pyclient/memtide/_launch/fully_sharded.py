@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 from memtide._launch import deferred_start
-from memtide._torch_hooks.attributes import Function, is_marked, marked
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.attributes import Function, is_marked, marked
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 
 
 def watch(patches: LaterPatches) -> None:
@@ -22,7 +22,7 @@ def watch(patches: LaterPatches) -> None:
 
 
 def sharding(original: Function) -> Function:
-    """fully_shard, which shards what `SharedLayers.before_sharding` says."""
+    """fully_shard, which shards what `LayerSharing.before_sharding` says."""
     if is_marked(original):  # A forked child has it from its parent.
         return original
 

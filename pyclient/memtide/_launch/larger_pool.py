@@ -58,9 +58,9 @@ def print_gain(summary: Summary, connection: Connection, console: Console) -> No
 
 
 def line_about_larger_pool(raw: bytes, most_more_bytes: int, within_s: float) -> str | None:
-    """What a larger host pool would have gained, in a line; None: less than a tenth, or it is not
-    known within `within_s` seconds. `raw`: the run's serialized trace. `most_more_bytes`: what the
-    machine has for the pool beside what it has now.
+    """The gain of a larger host pool, in a line; None: less than a tenth, or it is not known within
+    `within_s` seconds. `raw`: the run's serialized trace. `most_more_bytes`: what the machine has
+    for the pool beside what it has now.
 
     NotInstalled: there is no memtide-replay."""
     end_s = time.monotonic() + within_s

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from memtide._activations.budget import Budget, budget_of
 from memtide._daemon import least_pools, training
@@ -34,13 +35,17 @@ from memtide._launch.run_folder import RunFolder
 from memtide._resume import resumed_step
 from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
+from memtide._telemetry.observer import Observer
 from memtide._telemetry.progress import Progress
 from memtide._telemetry.recorder import Recorder
-from memtide._torch_hooks.later_patches import LaterPatches
-from memtide._torch_hooks.stepping import Stepping
+from memtide._torch_hooks.around_step.stepping import Stepping
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 from memtide._util.console import make_console
 from memtide._util.sizes import format_size
 from memtide.errors import MemtideError
+
+if TYPE_CHECKING:
+    from memtide._torch_hooks.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -130,7 +135,7 @@ class Managed:
         self._run.remove()
 
     def lacking_room(self) -> str | None:
-        """What the script's states lack, in a line; None: nothing, or it is not known."""
+        """The room that the script's states lack, in a line; None: none, or it is not known."""
         if self._connection is None or self._recorder is None:
             return None
         return pool_advice.lacking_room(
@@ -192,7 +197,12 @@ class Managed:
     def _open(self) -> None:
         self._rank = ranks.of_this_process()
         options, own = self._options, self._options.request
-        own = replace(own, ranks=self._rank.local_count, rank=self._rank.local)
+        own = replace(
+            own,
+            ranks=self._rank.local_count,
+            rank=self._rank.local,
+            names_in=deferred_start.parameters_in,
+        )
         reached = self._reached or reach(own)
         request = replace(own, budget=reached.request.budget)
         # All of a private daemon is this process's if no other one knows it.
@@ -215,16 +225,36 @@ class Managed:
             self._progress = None
         if sys.stderr.isatty() and shown:
             self._progress = Progress(recorder)
+        observer = FirstStep(self._progress or recorder, self._stepped)
+        stepping = self._stepping(connection)
         deferred_start.install(
+            functools.partial(self._start, connection, observer, stepping, budget)
+        )
+
+    def _start(
+        self,
+        connection: Connection,
+        observer: Observer,
+        stepping: Stepping,
+        budget: Budget | None,
+    ) -> Runtime:
+        """Called when torch is imported. From then on, states are put into chunks."""
+        from memtide._activations.choices_by_block import ChoicesByBlock
+        from memtide._torch_hooks import runtime
+
+        plan = self._options.plan
+        activations = plan.repeated_activations() if plan else ()
+        return runtime.start(
             connection.client,
-            FirstStep(self._progress or recorder, self._stepped),
-            self._stepping(connection),
-            budget,
-            self._say,
-            connection.training,
-            connection.shares_contents,
-            options.sharing,
-            options.plan.repeated_activations() if options.plan else (),
+            observer,
+            adopt_everything=True,
+            chosen=ChoicesByBlock(activations, self._say) if activations else None,
+            training=connection.training,
+            shares_contents=connection.shares_contents,
+            first_phases=deferred_start.share(self._options.sharing, self._say),
+            stepping=stepping,
+            budget=budget,
+            say=self._say,
         )
 
     def _stepped(self) -> None:
@@ -244,8 +274,9 @@ class Managed:
         return f"memtide, in rank {self._rank.number}," if self._rank.number else "memtide"
 
     def _forked(self) -> None:
-        if self._connection is not None and (is_in_chunks := deferred_start.is_in_chunks()):
-            forked.entered(self._owner, is_in_chunks)
+        runtime = deferred_start.current()
+        if self._connection is not None and runtime is not None:
+            forked.entered(self._owner, runtime.memory.addresses.manages)
 
     def _say(self, line: str) -> None:
         if self._options.quiet or self._rank.number:
@@ -334,7 +365,9 @@ class Managed:
         job = self._job
         exchange = agree_across_nodes.agree(job.committed, training.own_id(), wanted=job.is_wanted)
         job.settle(exchange.manifest, is_here=not exchange.receives)
-        deferred_start.go_on_from(exchange)
+        runtime = deferred_start.current()
+        assert runtime is not None and runtime.resumed_job is not None
+        runtime.resumed_job.go_on_from(exchange)
 
     def _write_outputs(self, connection: Connection, recorder: Recorder, *, failed: bool) -> None:
         console = make_console(stderr=True)
@@ -343,8 +376,11 @@ class Managed:
                 return
             if failed and not self._has_trained():
                 return
+            runtime = deferred_start.current()
+            kinds = runtime.memory.arenas.bytes_by_kind() if runtime is not None else {}
             summary = recorder.finish(
-                self._budget.as_json() if self._budget else None, deferred_start.bytes_by_kind()
+                self._budget.as_json() if self._budget else None,
+                {kind.name.lower(): size_bytes for kind, size_bytes in kinds.items()},
             )
         except MemtideError as error:
             console.print(

@@ -21,13 +21,13 @@ class Options:
     skip_non_finite: bool = False
     resume: bool = False
     sharing: Sharing | None = None
-    plan: Plan | None = None  # What `memtide plan` has chosen, and predicts.
+    plan: Plan | None = None  # The choices of `memtide plan`, and its predictions.
     plan_file: Path | None = None
 
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a run announces to the processes that it starts."""
+    """The options that a run announces to the processes that it starts."""
 
     options: Options  # For these processes.
     first: Options  # The options of the process of `memtide run`.

@@ -82,13 +82,14 @@ def _export_trace(connection: Connection, path: Path, console: Console) -> None:
         job_id = connection.client.properties.job_id
         serialized = traces.fetch(connection.socket_dir, job_id)
         added = {}
-        planned = deferred_start.planned_activations()
-        if planned is not None:
-            profile, plan = (each.as_json() for each in planned)
+        runtime = deferred_start.current()
+        plans = runtime.searched_plans if runtime is not None else None
+        if plans is not None and plans.latest is not None:
+            profile, plan = (each.as_json() for each in plans.latest)
             added = {"activation_profile": profile, "activation_plan": plan}
-        blocks = deferred_start.recorded_blocks()
-        if blocks is not None:
-            added["allocator"] = blocks.as_json()
+        blocks = runtime.blocks if runtime is not None else None
+        if blocks is not None and (record := blocks.finish()) is not None:
+            added["allocator"] = record.as_json()
         if added:
             serialized = admin.add_to_trace(serialized, added)
         trace_files.export(serialized, path)

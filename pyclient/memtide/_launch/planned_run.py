@@ -48,8 +48,8 @@ def planned_pools(plan: Plan, requested: Pools) -> Pools:
 
 
 def rows(plan: Plan, summary: Summary) -> Iterator[Row]:
-    """What was predicted for a step, and what the run's steps were like: the median of their times,
-    and the mean of the bytes that the daemon has moved in one, once they repeat."""
+    """A line with a step's prediction beside the run's own steps: the median of their times, and
+    the mean of the bytes that the daemon has moved in one, once they repeat."""
     answer = plan.answer
     measured_s = summary.typical_seconds()
     if not answer.step_s or not measured_s:

@@ -1,4 +1,4 @@
-"""What a run could have asked for instead: another chunk size, or a larger pool."""
+"""Advice for the next run: another chunk size, or a larger pool."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._telemetry import summary_tables
 from memtide._util.sizes import format_size
 
-# What a model has with Adam, as a multiple of its parameters: these, their gradients, two states.
+# A model's chunks with Adam, as a multiple of its parameters: these, their gradients, two states.
 _STATES = 4
 
 
 def print_chunk_size(client: Client, console: Console) -> None:
     """Prints a chunk size that is clearly better for the model that was trained, if there is one.
     The session was opened before there was a model from which to choose it (decision 11)."""
+    runtime = deferred_start.current()
     estimates = chunk_size.clearly_better(
-        deferred_start.parameters(),
+        runtime.states.parameters if runtime is not None else [],
         _shares(client),
         client.properties.chunk_bytes,
         min_slots=client.limits.min_slots,
@@ -40,7 +41,9 @@ def lacking_room(client: Client, *, model_is_complete: bool) -> str | None:
             f"{full} before the model is made: with gradients and the states of Adam it needs more "
             f"than --{lowest}-pool {least_bytes >> 20}MiB"
         )
-    adopted = [p for p in deferred_start.expected_parameters() if p.size_bytes >= SMALLEST_BYTES]
+    runtime = deferred_start.current()
+    expected = runtime.states.expected_parameters() if runtime is not None else []
+    adopted = [parameter for parameter in expected if parameter.size_bytes >= SMALLEST_BYTES]
     if not adopted:
         return None
     needed = chunk_size.estimate(

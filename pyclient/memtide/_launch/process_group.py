@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Function, is_marked, marked
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.attributes import Function, is_marked, marked
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
 
@@ -16,7 +16,7 @@ _act: Callable[[], None] | None = None
 
 def watch(act: Callable[[], None], patches: LaterPatches) -> None:
     """From torch's import on, `act` is called after each init_process_group, in all ranks at the
-    same point. That of a forked child replaces the one that it has from its parent."""
+    same point. A forked child's `act` replaces the one that it has from its parent."""
     global _act
     _act = act
 

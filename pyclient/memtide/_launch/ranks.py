@@ -16,7 +16,7 @@ class Rank:
     local_count: int = 1
 
 
-# What torch.multiprocessing.start_processes has started this process as.
+# The rank as which torch.multiprocessing.start_processes has started this process.
 spawned: Rank | None = None
 
 

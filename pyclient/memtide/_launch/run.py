@@ -91,7 +91,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
             "starts several: set the pools that they share, with --host-pool and --device-pool"
         )
     request = options.request
-    named, sharing = bool(request.job_name), options.sharing
+    named = bool(request.job_name)
     flags: dict[str, object] = {
         **_rank_flags(request, launcher.ranks),
         **({"job": request.job_name, "time-to-live": request.time_to_live_s} if named else {}),
@@ -101,8 +101,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         "tide": options.outputs.tide,
         "tide-iteration": options.outputs.tide_iteration,
         "trace": options.outputs.trace,
-        "share": sharing.path if sharing else None,
-        "delink-at-step": sharing.delink_at_step if sharing else None,
+        **(options.sharing.flags() if options.sharing else {}),
         "plan": options.plan_file,
     }
     command = [sys.executable, "-u", "-P", "-m", "memtide", "run"]

@@ -1,4 +1,4 @@
-"""What the processes of one `memtide run` share: a folder, whose path they inherit in MEMTIDE_RUN.
+"""A folder that the processes of one `memtide run` share: they inherit its path in MEMTIDE_RUN.
 
 The process of `memtide run` makes it, and removes it at its end. It has the options of the run, and
 says which process has trained, and which one writes the files that the options name.
@@ -49,8 +49,9 @@ class RunFolder:
             sys.path.append(on_path)
 
     def read(self) -> Any:
-        """What the run has announced. FileNotFoundError: the run has ended. Unavailable: the folder
-        is another user's, who may have made it anew where one of this user was."""
+        """The options that the run has announced. FileNotFoundError: the run has ended.
+        Unavailable: the folder is another user's, who may have made it anew where one of this user
+        was."""
         try:
             with (self.path / _OPTIONS).open("rb") as file:
                 if os.fstat(file.fileno()).st_uid == os.geteuid():

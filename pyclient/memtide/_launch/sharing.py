@@ -1,13 +1,31 @@
-"""What `memtide run --share` asks for."""
+"""The interface of `memtide run --share`, whose code a run imports only if it is asked for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memtide._util.step_phase import StepPhase
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Layers that share their parameters."""
+class LayerSharing(StepPhase):
+    """Layers of the script that share their parameters."""
 
-    path: str  # The module that has the layers (_sharing/named_layers.py).
-    delink_at_step: int | None = None  # The step after which each has its own; None: never.
+    def before_sharding(
+        self, modules: Sequence[nn.Module], options: Mapping[str, Any]
+    ) -> list[nn.Module]:
+        """A script calls fully_shard. Returns the modules to shard together instead."""
+        raise NotImplementedError
+
+
+class Sharing(Protocol):
+    """An option of the run: which layers share. It can be pickled, for the processes of the run."""
+
+    def flags(self) -> dict[str, object]:
+        """The values of the flags of `memtide run` that ask for it; None: it is not given."""
+
+    def start(self, say: Callable[[str], None]) -> LayerSharing:
+        """Called when torch is imported. `say` is called with each change, in a line."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from memtide._launch import ranks
 from memtide._launch.ranks import Rank
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 
 _MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 

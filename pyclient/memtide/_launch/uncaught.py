@@ -15,7 +15,7 @@ from memtide.errors import NoRoom
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-# What only a mistake in memtide raises in a function of its own: its frames say where.
+# Errors that only a mistake in memtide raises in a function of its own: its frames say where.
 _MISTAKES = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
@@ -65,7 +65,8 @@ def _shown(frames: TracebackType | None, *, all_of_mistake: bool = False) -> Tra
     entries = frames
     while entries is not None:
         code = entries.tb_frame.f_code
-        # What memtide calls in Python's library, such as a wait for its threads, is its own, too.
+        # A function of Python's library that memtide calls, such as a wait for its threads, is its
+        # own, too.
         calls_library = own and not all_of_mistake and _is_in_library(code.co_filename)
         own = code.co_filename.startswith(_PACKAGE) or calls_library
         if code is run_program.__code__:

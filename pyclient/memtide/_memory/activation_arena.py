@@ -1,7 +1,7 @@
 """Arenas of activations: chunks stay from iteration to iteration, and their content does not.
 
-What autograd saves dies in backward, and the next iteration saves as much again. So the arena keeps
-its chunks, and takes them in the same order each time, the lowest first: the access predictor knows
+Saved tensors die in backward, and the next iteration saves as many again. So the arena keeps its
+chunks, and takes them in the same order each time, the lowest first: the access predictor knows
 them, and brings them back ahead of backward. A chunk all of whose spans have died is *dead*: its
 content is discarded, several chunks in one call, so that it is neither written back nor fetched.
 Chunks that an iteration did not need are freed at its end.
@@ -66,7 +66,7 @@ class ActivationArena(Arena):
             self._free_chunks(self.places.difference(self._dead, self._spans))
 
     def _took(self, start: int, size: int) -> None:
-        # What is left of dead content would be brought back for the first write.
+        # Dead content that is left would be brought back for the first write.
         places = self._places(start, size)
         if not self._dead.isdisjoint(places):
             self._discard()

@@ -38,7 +38,7 @@ class _Span(NamedTuple):
     size_bytes: int
     taken_bytes: int  # With the padding that its arena took for it.
     returned: deque[tuple[int, int]]
-    before_bytes: int = 0  # Those of them that lie before the storage.
+    before_bytes: int = 0  # The part of taken_bytes before the storage.
 
 
 class Storages:
@@ -61,19 +61,20 @@ class Storages:
         size_bytes = span.size_bytes
         return from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
 
-    def beside(self, start: int, size_bytes: int) -> torch.UntypedStorage:
-        """A second storage over bytes that another storage owns, or none. Its end frees nothing."""
+    def bytes_at(self, start: int, size_bytes: int) -> torch.Tensor:
+        """A tensor of uint8 over bytes of the range, which another storage owns, or none. Its end
+        frees nothing."""
         storage = from_dlpack(self.client.wrap(start, size_bytes)).untyped_storage()
         with self._lock:
             self._looked_at[start, size_bytes] += 1
-        return storage
+        return torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
 
     def collect(self) -> None:
         """Returns the spans of destroyed storages to their arenas."""
         with self._lock:
             for returned in self.client.take_returned():
                 # The client does not say which of several storages over the same bytes has ended
-                # (the arena's own, or one from `beside`): the span returns to its arena with the
+                # (the arena's own, or that of `bytes_at`): the span returns to its arena with the
                 # last one.
                 if returned not in self._looked_at:
                     start, _ = returned

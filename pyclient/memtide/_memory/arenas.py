@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import torch
+
 from memtide._capi.client import Client, Home, Kind
 from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.activation_arena import ActivationArena
+from memtide._memory.address_map import AddressMap, address_of
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.parallel_layout import ParallelLayout, Position
+from memtide._memory.tensor_parts import local_part
 
 
 class Arenas:
@@ -22,10 +26,10 @@ class Arenas:
     for; an Arena may be used from any thread."""
 
     def __init__(self, client: Client) -> None:
+        self.addresses = AddressMap(client)
         self.storages = Storages(client)
         self._arenas: dict[tuple[Kind, int], Arena] = {}
         self._activations: dict[Home, ActivationArena] = {}
-        self._base = client.properties.base
         self._layout = ParallelLayout(client.properties.chunk_bytes, self.storages.alignment_bytes)
 
     def of(self, kind: Kind, row: int = 0) -> Arena:
@@ -68,21 +72,25 @@ class Arenas:
         return sum(arena.chunks for arena in self._all())
 
     def chunks_of_steps(self) -> int:
-        """Those of them that optimizer steps may use: activations are dead by then."""
+        """Chunks that optimizer steps may use: activations are dead by then."""
         return sum(arena.chunks for arena in list(self._arenas.values()))
 
-    def chunks_by_kind(self) -> Counter[Kind]:
-        """Chunks allocated of each kind."""
+    def bytes_by_kind(self) -> dict[Kind, int]:
+        """Bytes of the chunks that hold tensors, by kind. The chunks of steps beside them
+        (shadow_chunks.py) are not counted."""
         counts: Counter[Kind] = Counter()
         for (kind, _), arena in list(self._arenas.items()):
             counts[kind] += arena.chunks
         for activations in list(self._activations.values()):
             counts[Kind.ACTIVATION] += activations.chunks
-        return counts
+        return {kind: count * self.addresses.chunk_bytes for kind, count in counts.items()}
 
-    def kind_at(self, place: int) -> Kind | None:
-        """The kind of the chunk at a place; None: there is none."""
-        return next((arena.kind for arena in self._all() if place in arena.places), None)
+    def kind_at(self, address: int) -> Kind | None:
+        """The kind of the chunk at an address; None: there is none."""
+        if not self.addresses.in_range(address):
+            return None
+        arena = self.at(self.addresses.places_of(address, 1)[0])
+        return None if arena is None else arena.kind
 
     def at(self, place: int) -> Arena | None:
         """The arena that has the chunk at a place; None: there is none."""
@@ -110,20 +118,26 @@ class Arenas:
         for arena in self._all():
             arena.close()
 
-    def lay_out(self, parameters: Iterable[tuple[int, int]]) -> None:
-        """Announces that an optimizer steps these parameters, (address, bytes) each."""
-        self._layout.extend((address - self._base, size) for address, size in parameters)
+    def lay_out(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Announces that an optimizer steps these parameters."""
+        parts = [local_part(p) for p in parameters if p.requires_grad]
+        base = self.addresses.base
+        self._layout.extend(
+            (address_of(p) - base, p.nbytes) for p in parts if self.addresses.manages(p)
+        )
 
     def position_of(
-        self, kind: Kind, parameter_address: int, parameter_bytes: int, size_bytes: int
+        self, kind: Kind, parameter: torch.Tensor | None, size_bytes: int
     ) -> Position | None:
         """Where a gradient or a state of this size lies that belongs to a parameter. None: anywhere
         in its arena."""
+        if parameter is None or not self.addresses.manages(part := local_part(parameter)):
+            return None
         # A script may drop each gradient as soon as it has been used: then they need few chunks.
         if kind is Kind.GRADIENT and self.gradients.last_peak_bytes * 4 < self._layout.end * 3:
             return None
-        address = parameter_address - self._base
-        return self._layout.position_of(address, parameter_bytes, size_bytes)
+        offset = address_of(part) - self.addresses.base
+        return self._layout.position_of(offset, part.nbytes, size_bytes)
 
     def _close_all_but(self, wanting: Arena) -> None:
         for arena in self._all():

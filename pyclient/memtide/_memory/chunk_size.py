@@ -80,7 +80,7 @@ _LINKS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What training with one chunk size is estimated to need."""
+    """An estimate of training with one chunk size."""
 
     chunk_bytes: int
     chunks: int

@@ -3,9 +3,9 @@
 Before driver 555 (CUDA 12.5) nothing tells when the work of all streams of a process is done. The
 library then waits for all work of the process whenever it unmaps a chunk, unless it knows the
 streams (memtide_cover_streams). Here each use of chunks by operations that memtide sees names the
-stream on which this thread launches them. What memtide does not see may be launched on any stream:
-the work of a covered phase or of `memtide.hold`, and operations that are not torch's own, such as
-the collectives of NCCL. From the first of these on, all work is waited for.
+stream on which this thread launches them. Work that memtide does not see may be launched on any
+stream: that of a covered phase or of `memtide.hold`, and operations that are not torch's own, such
+as the collectives of NCCL. From the first of these on, all work is waited for.
 
 Streams of torch live until the process ends, except `torch.cuda.ExternalStream`s.
 """
@@ -23,7 +23,7 @@ _ON_CURRENT_STREAM = frozenset({"aten", "prims", "prim"})
 
 
 class CoveredStreams:
-    """What a client knows of the streams of this process. Safe to use from any thread."""
+    """The streams of this process that a client knows. Safe to use from any thread."""
 
     def __init__(self, client: Client, module: GpuModule) -> None:
         self._client = client

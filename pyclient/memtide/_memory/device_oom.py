@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._util.devices import gpu_module
 from memtide._util.sizes import format_size, parse_size
 from memtide.errors import DeadlineExceeded, MemtideError, ResourceExhausted
@@ -30,7 +30,7 @@ _TIMEOUT_MS = 60_000
 _PATIENCE, _MOST_PATIENCE = 2, 1024
 # More than cuBLAS's workspace, cuDNN's handle or NCCL's buffers of one communicator.
 _LIBRARIES_BYTES = 512 * 2**20
-# What these errors have in common, as torch passes them on.
+# The words that these errors have in common, as torch passes them on.
 _LIBRARY_IS_SHORT = re.compile(
     r"out of memory|CU[A-Z]+_(STATUS_)?[A-Z_]*ALLOC(ATION)?_FAILED"
     # cuBLAS has no other error for a handle that does not fit.
@@ -54,21 +54,22 @@ class DeviceOomHandler:
     """The limit of the device share of one client's job, which shrinks as the script's own use
     grows. Below it the share follows the needs of other jobs (docs/decisions/0018)."""
 
-    def __init__(self, manager: TensorManager, limit: AllocatorLimit | None = None) -> None:
+    def __init__(self, memory: ManagedMemory, limit: AllocatorLimit | None = None) -> None:
         """`limit`: that of the script's own memory on the device; None: there is none."""
-        self._manager = manager
-        self._slots = self._share_slots = manager.client.properties.device_slots
-        self._min_slots = manager.client.limits.min_slots
+        self._memory = memory
+        self._addresses = memory.addresses
+        self._slots = self._share_slots = memory.client.properties.device_slots
+        self._min_slots = memory.client.limits.min_slots
         self._iterations = 0  # Since the last shortage.
         self._patience = _PATIENCE
         self._returned = False  # Whether chunks have returned since the last shortage.
         self._shortages: int | None = None  # Count in torch's allocator, at the first call.
         self._peak_bytes = 0  # The largest peak of torch's allocator, which scripts reset.
-        # What the script kept when has_headroom was first called in this iteration, and in the
+        # The script's bytes when has_headroom was first called in this iteration, and in the
         # iteration before.
         self._kept_bytes: int | None = None
         self._kept_before_bytes: int | None = None
-        self._slack_bytes = manager.chunk_bytes  # Stays free when chunks return.
+        self._slack_bytes = memory.addresses.chunk_bytes  # Stays free when chunks return.
         self._limit = limit
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
 
@@ -77,13 +78,13 @@ class DeviceOomHandler:
 
         torch.OutOfMemoryError: it also fails with the fewest chunks. REQUIRES: is_shortage(short).
         """
-        if self._manager.ledger.holding:  # In another thread than this. No chunk can leave.
+        if self._memory.ledger.holding:  # In another thread than this. No chunk can leave.
             raise short
         if is_shortage_of_a_library(short):
             self._libraries_bytes = _LIBRARIES_BYTES
         wanted = _asked_bytes(short) + self._libraries_bytes
         self._iterations = 0
-        self._slack_bytes = max(wanted, self._manager.chunk_bytes)
+        self._slack_bytes = max(wanted, self._addresses.chunk_bytes)
         if self._returned:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             self._returned = False
@@ -97,7 +98,7 @@ class DeviceOomHandler:
                 short = error
         raise torch.OutOfMemoryError(
             f"{short} memtide keeps {self._slots} chunks of "
-            f"{format_size(self._manager.chunk_bytes)} on the device, the fewest that it needs"
+            f"{format_size(self._addresses.chunk_bytes)} on the device, the fewest that it needs"
         ) from short
 
     @property
@@ -107,11 +108,11 @@ class DeviceOomHandler:
 
     def has_headroom(self, more_bytes: int) -> bool:
         """Whether the script's own use may exceed its peak by an eighth and `more_bytes` before
-        memory is short, and it has not become short since the first call. What it has come to keep
-        since the last iteration is in no peak yet, and is added to it."""
+        memory is short, and it has not become short since the first call. Bytes that it has come to
+        keep since the last iteration are in no peak yet, and are added to it."""
         if self.is_shrunk:
             return False
-        device = self._manager.device
+        device = self._addresses.device
         gpu = gpu_module(device.type)
         if gpu is None:
             return True
@@ -140,12 +141,12 @@ class DeviceOomHandler:
         return stats is not None and bool(stats) and _shortages_in(stats) != self._shortages
 
     def _statistics(self) -> dict[str, Any] | None:
-        """Those of torch's allocator; None: it counts nothing, as a pluggable one (RMM's)."""
-        gpu = gpu_module(self._manager.device.type)
+        """Statistics of torch's allocator; None: it counts nothing, as a pluggable one (RMM's)."""
+        gpu = gpu_module(self._addresses.device.type)
         if gpu is None:
             return None
         try:
-            stats: dict[str, Any] = gpu.memory_stats_as_nested_dict(self._manager.device)
+            stats: dict[str, Any] = gpu.memory_stats_as_nested_dict(self._addresses.device)
         except RuntimeError:
             return None
         return stats
@@ -154,14 +155,14 @@ class DeviceOomHandler:
         """Grows the device share again, into memory that whole iterations have left free."""
         if self._kept_bytes is not None:
             self._kept_before_bytes, self._kept_bytes = self._kept_bytes, None
-        gpu = gpu_module(self._manager.device.type)
+        gpu = gpu_module(self._addresses.device.type)
         if self._slots == self._share_slots or gpu is None:
             return
         self._iterations += 1
         if self._iterations < self._patience:
             return
-        chunk_bytes = self._manager.chunk_bytes
-        free_bytes, _ = gpu.mem_get_info(self._manager.device)
+        chunk_bytes = self._addresses.chunk_bytes
+        free_bytes, _ = gpu.mem_get_info(self._addresses.device)
         if self._limit is not None:
             free_bytes = min(free_bytes, self._limit.left_on_device_bytes())
         more = (free_bytes - self._slack_bytes) // chunk_bytes
@@ -169,30 +170,30 @@ class DeviceOomHandler:
         if more <= 0:
             return
         try:
-            self._manager.client.resize((self._slots + more) * chunk_bytes, _TIMEOUT_MS)
+            self._memory.client.resize((self._slots + more) * chunk_bytes, _TIMEOUT_MS)
         except ResourceExhausted:  # Another job has the slots now.
             self._iterations = 0
             return
         self._slots += more
         self._limit_allocator()
         self._returned = True
-        self._manager.ledger.refresh()
+        self._memory.ledger.refresh()
 
     def _give_back(self, wanted_bytes: int) -> None:
-        chunk_bytes = self._manager.chunk_bytes
+        chunk_bytes = self._addresses.chunk_bytes
         # Other jobs may have made the share smaller than this process did.
-        slots = min(self._slots, self._manager.client.stats().slots)
+        slots = min(self._slots, self._memory.client.stats().slots)
         fewer = max(-(-wanted_bytes // chunk_bytes), slots // 8, 1)
         self._slots = max(self._min_slots, slots - fewer)
         # These leases only make later accesses fast, and they pin chunks that are to be evicted.
-        self._manager.ledger.release_all()
+        self._memory.ledger.release_all()
         # If another session's leases pin some slots, what was freed may still be enough: the next
         # attempt of `retry` shows it.
         with contextlib.suppress(DeadlineExceeded):
-            self._manager.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
-        self._manager.ledger.refresh()
+            self._memory.client.resize(self._slots * chunk_bytes, _TIMEOUT_MS)
+        self._memory.ledger.refresh()
         self._limit_allocator()
-        if (gpu := gpu_module(self._manager.device.type)) is not None:
+        if (gpu := gpu_module(self._addresses.device.type)) is not None:
             gpu.empty_cache()
 
     def _limit_allocator(self) -> None:

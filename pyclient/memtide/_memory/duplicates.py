@@ -15,8 +15,8 @@ import torch
 
 from memtide._capi.client import Places
 from memtide._memory.adoption import ordinary_tensors
+from memtide._memory.managed_memory import ManagedMemory, memory_of
 from memtide._memory.storage_copies import is_whole
-from memtide._memory.tensor_manager import TensorManager, manager_of
 from memtide.errors import Aborted, FailedPrecondition, ResourceExhausted
 
 
@@ -26,17 +26,17 @@ class Duplicates:
 
     def __init__(self, tensors: Sequence[torch.Tensor], copies: int) -> None:
         self._left: dict[int, list[torch.Tensor]] = {}  # By the storage, of which each has one.
-        by_manager: dict[TensorManager, dict[int, torch.Tensor]] = {}
+        by_memory: dict[ManagedMemory, dict[int, torch.Tensor]] = {}
         for tensor in tensors:
-            manager = manager_of(tensor)
-            if manager is not None and _may_be_duplicated(manager, tensor):
-                by_manager.setdefault(manager, {})[tensor.data_ptr()] = tensor
-        for manager, by_address in by_manager.items():
+            memory = memory_of(tensor)
+            if memory is not None and _may_be_duplicated(memory, tensor):
+                by_memory.setdefault(memory, {})[tensor.data_ptr()] = tensor
+        for memory, by_address in by_memory.items():
             # Leases ahead of their use would be in the way.
-            manager.ledger.release_all()
-            for part in _in_full_chunks(manager, list(by_address.values())):
-                self._duplicate(manager, part, copies)
-            manager.note_new_chunks()
+            memory.ledger.release_all()
+            for part in _in_full_chunks(memory, list(by_address.values())):
+                self._duplicate(memory, part, copies)
+            memory.pressure.note_chunks()
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The next copy of a tensor. None: there is none."""
@@ -44,37 +44,39 @@ class Duplicates:
         left = self._left.get(tensor.untyped_storage()._cdata)
         return left.pop() if left else None
 
-    def _duplicate(self, manager: TensorManager, tensors: list[torch.Tensor], copies: int) -> None:
-        sources = [_Source.of(manager, tensor) for tensor in tensors]
+    def _duplicate(self, memory: ManagedMemory, tensors: list[torch.Tensor], copies: int) -> None:
+        sources = [_Source.of(memory, tensor) for tensor in tensors]
         places = sorted({place for source in sources for place in source.places})
         # All of them will be written. A copy that has no room says so now.
-        if manager.chunks() + len(places) * copies > manager.client.properties.max_chunks:
+        if memory.arenas.chunks() + len(places) * copies > memory.client.properties.max_chunks:
             return
-        at_once = manager.client.limits.chunks_per_call // len(places)
+        at_once = memory.client.limits.chunks_per_call // len(places)
         if not at_once:
             return
         for begun in range(0, copies, at_once):
             count = min(copies - begun, at_once)
             try:
-                first = manager.client.duplicate(Places(places), count)
+                first = memory.client.duplicate(Places(places), count)
             except (Aborted, FailedPrecondition, ResourceExhausted):
                 return  # The bytes are copied, as those of other tensors are.
             for number in range(count):
-                self._take_over(manager, sources, places, first + number * len(places))
+                self._take_over(memory, sources, places, first + number * len(places))
 
     def _take_over(
-        self, manager: TensorManager, sources: list[_Source], places: list[int], first: int
+        self, memory: ManagedMemory, sources: list[_Source], places: list[int], first: int
     ) -> None:
         moved = {place: first + number for number, place in enumerate(places)}
         spans = []
         for source in sources:
             place = source.places[0]
-            start = source.address + (moved[place] - place) * manager.chunk_bytes
+            start = source.address + (moved[place] - place) * memory.addresses.chunk_bytes
             spans.append((start, source.size_bytes))
-        storages = manager.take_over_beside(places[0], moved.values(), spans)
+        arena = memory.arenas.at(places[0])
+        assert arena is not None
+        storages = arena.take_over_whole(moved.values(), spans)
         for source, storage in zip(sources, storages, strict=True):
             with ordinary_tensors():
-                empty = torch.empty(0, dtype=source.dtype, device=manager.device)
+                empty = torch.empty(0, dtype=source.dtype, device=memory.addresses.device)
                 copied = empty.set_(storage, 0, source.size, source.stride)
             self._left.setdefault(source.storage, []).append(copied)
 
@@ -91,9 +93,9 @@ class _Source(NamedTuple):
     stride: tuple[int, ...]
 
     @classmethod
-    def of(cls, manager: TensorManager, tensor: torch.Tensor) -> _Source:
+    def of(cls, memory: ManagedMemory, tensor: torch.Tensor) -> _Source:
         return cls(
-            manager.span_places(tensor),
+            memory.addresses.span_places(tensor),
             tensor.untyped_storage()._cdata,
             tensor.data_ptr(),
             tensor.untyped_storage().nbytes(),
@@ -103,21 +105,21 @@ class _Source(NamedTuple):
         )
 
 
-def _may_be_duplicated(manager: TensorManager, tensor: torch.Tensor) -> bool:
+def _may_be_duplicated(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
     # With a hold, all chunks are leased, and they fit.
-    in_use = manager.ledger.holding or manager.ledger.script_holds
+    in_use = memory.ledger.holding or memory.ledger.script_holds
     return not in_use and is_whole(tensor) and tensor.storage_offset() == 0
 
 
 def _in_full_chunks(
-    manager: TensorManager, tensors: list[torch.Tensor]
+    memory: ManagedMemory, tensors: list[torch.Tensor]
 ) -> Iterator[list[torch.Tensor]]:
-    """Those of the tensors that fill consecutive chunks by half or more, by arena. What is needed
-    most comes first: host memory may have no room for all."""
+    """The tensors that fill consecutive chunks by half or more, by arena. Parameters come first, as
+    they are needed most: host memory may have no room for all."""
     by_arena: dict[int, list[tuple[range, torch.Tensor]]] = {}
     for tensor in tensors:
-        places = manager.span_places(tensor)
-        by_arena.setdefault(manager.arena_number(places[0]), []).append((places, tensor))
+        places = memory.addresses.span_places(tensor)
+        by_arena.setdefault(memory.arenas.number_at(places[0]), []).append((places, tensor))
     for _, spans in sorted(by_arena.items()):
         spans.sort(key=lambda each: each[1].data_ptr())
         runs: list[list[tuple[range, torch.Tensor]]] = []
@@ -130,7 +132,7 @@ def _in_full_chunks(
             tensor
             for run in runs
             if 2 * sum(tensor.nbytes for _, tensor in run)
-            >= (run[-1][0][-1] + 1 - run[0][0][0]) * manager.chunk_bytes
+            >= (run[-1][0][-1] + 1 - run[0][0][0]) * memory.addresses.chunk_bytes
             for _, tensor in run
         ]
         if full:

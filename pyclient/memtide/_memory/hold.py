@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from memtide._capi.client import Places
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide.errors import ResourceExhausted
 
 
 @contextlib.contextmanager
 def holding(
-    manager: TensorManager, tensors: Iterable[torch.Tensor], *, write: bool
+    memory: ManagedMemory, tensors: Iterable[torch.Tensor], *, write: bool
 ) -> Iterator[None]:
     """Leases the chunks of these tensors for a block; tensors in ordinary memory need none.
     ResourceExhausted: they are more than may be leased beside what other blocks hold."""
-    if not manager.here:
+    if not memory.addresses.here:
         yield
         return
-    ledger = manager.ledger
-    places = {place for tensor in tensors for place in manager.element_places(tensor)}
+    ledger = memory.ledger
+    places = {place for tensor in tensors for place in memory.addresses.element_places(tensor)}
     if not ledger.can_keep(places):
-        raise _too_many(manager, len(places), ledger.kept_beside(places))
+        raise _too_many(memory, len(places), ledger.kept_beside(places))
     none, all_places = Places(()), Places(places)
     leases = ledger.keep(none, all_places) if write else ledger.keep(all_places, none)
     ledger.count_script_holds(1)
@@ -35,12 +35,13 @@ def holding(
         leases.release()
 
 
-def _too_many(manager: TensorManager, chunks: int, others: int) -> ResourceExhausted:
-    ledger = manager.ledger
+def _too_many(memory: ManagedMemory, chunks: int, others: int) -> ResourceExhausted:
+    ledger = memory.ledger
     most = ledger.budget if ledger.strict else ledger.limit
     beside = f" beside {others} that are held already" if others else ""
+    chunk_mib = memory.addresses.chunk_bytes >> 20
     return ResourceExhausted(
-        f"memtide.hold of {chunks} chunks of {manager.chunk_bytes >> 20} MiB{beside}, and this "
-        f"session may hold {most} at once: hold fewer tensors at a time, or enlarge the "
+        f"memtide.hold of {chunks} chunks of {chunk_mib} MiB{beside}, and this session "
+        f"may hold {most} at once: hold fewer tensors at a time, or enlarge the "
         f"{'device' if ledger.strict else 'host'} pool"
     )

@@ -13,9 +13,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import torch
+
 from memtide._capi.client import Access, Client, Places
 from memtide._memory.covered_streams import covered_streams
 from memtide.errors import MemtideError, ResourceExhausted
+
+_NO_PLACES = Places(())
 
 
 class Lease:
@@ -68,7 +72,7 @@ class LeaseLedger:
         # there is nothing to lease ahead.
         self.active = self.strict
         self.streams = covered_streams(client) if self.strict else None
-        # Whether lease dispatch (_torch_hooks/lease_dispatch.py) leases for each operation anyway.
+        # Whether lease dispatch (_torch_hooks/on_gpu/lease_dispatch.py) leases for each operation.
         self.under_dispatch = False
         self.script_holds = 0  # Blocks of memtide.hold. Not the hold below.
         self.holding = False  # Whether there is a hold.
@@ -172,6 +176,16 @@ class LeaseLedger:
             yield
         finally:
             self.end_use(reads, writes)
+
+    def copying(
+        self, places: Places, *, writing: bool, by_torch: bool = True
+    ) -> contextlib.AbstractContextManager[None]:
+        """Leases these places for one copy, by torch or past it."""
+        # Lease dispatch leases for torch's operations under it, and under a hold all chunks are.
+        dispatched = self.under_dispatch and torch._C._len_torch_dispatch_stack()
+        if (by_torch and dispatched) or self.holding:
+            return contextlib.nullcontext()
+        return self.using(*((_NO_PLACES, places) if writing else (places, _NO_PLACES)))
 
     def _use_any_stream(self) -> None:
         if self.streams is not None:

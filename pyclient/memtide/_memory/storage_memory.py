@@ -28,7 +28,7 @@ class _Head(NamedTuple):
 
     data: int
     deleter: int
-    context: int  # What the deleter is called with.
+    context: int  # The deleter's argument.
 
 
 class _Deleters(NamedTuple):

@@ -16,8 +16,8 @@ import weakref
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from memtide._capi.client import Places
-from memtide._memory.tensor_manager import TensorManager
+from memtide._capi.client import Kind, Places
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import MemtideError
 
@@ -30,8 +30,8 @@ class CommonParameters(StepPhase):
     """Offers them. Used by the thread that trains. `on_device`: chunks are leased at a device.
     Ranks without one have a job in common, and share by another way (docs/decisions/0035)."""
 
-    def __init__(self, manager: TensorManager, *, on_device: bool = False) -> None:
-        self._manager = manager
+    def __init__(self, memory: ManagedMemory, *, on_device: bool = False) -> None:
+        self._memory = memory
         self._on_device = on_device
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._shared: set[int] = set()  # Places.
@@ -40,7 +40,7 @@ class CommonParameters(StepPhase):
         self._next = 1  # The step after which chunks are offered.
 
     def know(self, optimizer: Optimizer) -> None:
-        """What this optimizer has is not offered."""
+        """Parameters of this optimizer are not offered."""
         self._optimizers.add(optimizer)
 
     def after_step(self, step: Step) -> None:
@@ -53,25 +53,25 @@ class CommonParameters(StepPhase):
         if self._steps < self._next:
             return
         self._next += min(self._steps, _MOST_STEPS_BETWEEN)
-        places = self._manager.parameter_places()
+        places = self._memory.arenas.of(Kind.PARAMETER).places
         self._shared &= places
         offered = places - self._shared - self._stepped()
         if not offered:
             return
         try:
-            self._shared.update(self._manager.client.offer(Places(offered)))
+            self._shared.update(self._memory.client.offer(Places(offered)))
         except MemtideError:
             return  # The daemon drains, or lacks room: each script keeps its own.
 
     def _offer_when_written(self) -> None:
-        manager = self._manager
-        places = manager.parameter_places() | manager.state_places()
+        memory = self._memory
+        places = memory.arenas.of(Kind.PARAMETER).places | memory.arenas.state_places()
         self._offered &= places
         new = places - self._offered
         if not new:
             return
         try:
-            manager.client.offer_when_written(Places(new))
+            memory.client.offer_when_written(Places(new))
         except MemtideError:
             return  # The daemon drains, or lacks room: each rank keeps its own.
         self._offered |= new
@@ -83,7 +83,7 @@ class CommonParameters(StepPhase):
             for optimizer in self._optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
-            for place in self._manager.element_places(parameter)
+            for place in self._memory.addresses.element_places(parameter)
         }
 
 

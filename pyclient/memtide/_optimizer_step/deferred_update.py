@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from memtide._memory.tensor_manager import local_part
+from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.partition import Update
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 from memtide._optimizer_step.torch_options import TorchOptions

@@ -22,8 +22,9 @@ from memtide._util.devices import type_name
 # The fewest calls in flight: while one computes, another reads its chunks and a third writes.
 _FEWEST_CALLS = 3
 _FEWEST_CHUNKS = 8
-# What Adam needs: a parameter's chunk, two of states, a shadow chunk of each, and gradients, whose
-# chunks have other borders. With fewer, several calls fetch the same chunk, each for a piece of it.
+# The chunks that Adam needs: a parameter's, two of states, a shadow chunk of each, and gradients,
+# whose chunks have other borders. With fewer, several calls fetch the same chunk, each for a piece
+# of it.
 _WHOLE_CHUNKS = 3 * 2 + 4
 # In small pools torch's functions have the chunks of a batch by turns. A larger batch fetches each
 # chunk less often, and needs more memory of the process: this one up to four chunks.
@@ -87,8 +88,8 @@ class StepCalls:
         fair = self._slots // _HOST_PART // self.depth
         chunks_apart = 0
         if self.shares:
-            # A part of several ranks has all chunks at a time. What ranks share they have cut
-            # alike, so that the budget of this moment does not count.
+            # A part of several ranks has all chunks at a time. Ranks have cut shared parts alike,
+            # so that the budget of this moment does not count.
             most_chunks, chunks_apart = max(_CHUNKS_BY_TURNS, fair), self._slots // 2
             most_chunks = min(most_chunks, max(_FEWEST_CHUNKS, chunks_apart))
         elif self.uses_torch:

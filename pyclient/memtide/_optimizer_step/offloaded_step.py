@@ -10,10 +10,10 @@ Torch's own functions compute the parts, in threads of this process, with the bi
 (torch_kernels.py, docs/decisions/0031). On a GPU torch steps in place, as CUDA's functions have
 bits of their own; with a named job, and where steps may be skipped, the daemon's kernels step.
 
-What has no parts (small tensors outside chunks, sparse or complex ones, unlike layouts, capturable
-and differentiable optimizers) is passed to torch's function at once, as are optimizers whose step
-is not torch's own. When there is no room for shadow chunks, the script's thread makes the step
-after all, and all later ones.
+Steps without parts (of small tensors outside chunks, of sparse or complex ones, of unlike layouts,
+of capturable and differentiable optimizers) are passed to torch's function at once, as are
+optimizers whose step is not torch's own. When there is no room for shadow chunks, the script's
+thread makes the step after all, and all later ones.
 
 `Optimizer.step` raises the errors of a step, with parameters, states and step counts as they were
 before. Tensors in chunks that torch's function has stepped are not restored: copies of them would
@@ -29,31 +29,25 @@ import functools
 import inspect
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
-from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import StepOptions
-from memtide._checkpoint.pending_checkpoints import PendingCheckpoints
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._daemon.training import Training
-from memtide._memory.tensor_manager import TensorManager, is_sharded, local_part
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_parts import is_sharded, local_part
 from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._optimizer_step.deferred_update import DeferredUpdate
-from memtide._optimizer_step.executor import StepCalls
-from memtide._optimizer_step.partition import Interval, Update, batches_of, copies_of
 from memtide._optimizer_step.present_step import PresentStep
 from memtide._optimizer_step.rollback import NotFinite, Undo
-from memtide._optimizer_step.shadow_chunks import ShadowChunks
-from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
 from memtide._optimizer_step.split import overlapping, part_of, put_back, split
+from memtide._optimizer_step.step_in_parts import StepInParts, Written
 from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
@@ -62,20 +56,12 @@ from memtide._optimizer_step.torch_functional import (
     steps_as_torch,
     torch_options_of,
 )
-from memtide._optimizer_step.unstepped_parameters import UnsteppedParameters
 from memtide._telemetry.observer import Observer
-from memtide.errors import Aborted, ResourceExhausted
+from memtide.errors import ResourceExhausted
 
 # A rank that has nothing in common with others after that many steps goes on like a process that is
 # alone.
 _LOOKS_FOR_EQUALS = 3
-
-
-class _Written(Exception):
-    """Another thread has written to chunks from which a step was made."""
-
-    def __str__(self) -> str:
-        return "another thread writes to chunks while a step is made of them"
 
 
 class OffloadedSteps:
@@ -83,7 +69,7 @@ class OffloadedSteps:
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         observer: Observer,
         training: Training | None = None,
         *,
@@ -94,32 +80,25 @@ class OffloadedSteps:
         """`training`: that of which this process is one of several ranks. `job`: the one in which
         each step is committed; None: only steps that do not fit are. `around_rest`: around torch's
         function for what has no parts. `name_at`: the name of the parameter at an address."""
-        self._manager = manager
-        self._client = manager.client
-        self._observer = observer
-        self.calls = StepCalls(manager.client, training, name_at)
-        self._shadows = ShadowChunks(manager.client)
-        commit = functools.partial(self._commit, None)
-        self._unstepped = UnsteppedParameters(manager, self.calls, self._shadows, commit)
+        self._memory = memory
+        self._addresses = memory.addresses
         self._training = training
-        self._checkpoints = PendingCheckpoints(manager)
-        self.speculative = SpeculativeSteps(manager, self.calls, self._shadows)
         self._present = PresentStep()
+        self.parts = StepInParts(memory, observer, training, job, self._present, name_at)
+        self.calls = self.parts.calls
+        self.checkpoints = self.parts.checkpoints
+        self.speculative = self.parts.speculative
         # By the optimizer, the thread that has stepped it last.
         self._threads: weakref.WeakKeyDictionary[Optimizer, threading.Thread] = (
             weakref.WeakKeyDictionary()
         )
         self._in_parts = threading.RLock()  # Held while a step is made in parts and committed.
-        self._stepped: Collection[int] = ()  # The places that the last step has changed.
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
         self.always = job is not None
-        self._job = job or CommittedJob()
         self.around_rest = around_rest
-        self.here = ""  # Why the script's thread steps something in chunks; empty: it does not.
-        self.steps = 0  # Committed steps.
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
 
     def skip_non_finite(self, *, skip: bool) -> None:
@@ -164,7 +143,7 @@ class OffloadedSteps:
                 self.speculative.allowed = False
             self._present.undo = Undo()
             if not self._prefers_parts():
-                self._checkpoints.write_now()
+                self.checkpoints.write_now()
         else:
             self._note_here(optimizer)
 
@@ -190,7 +169,7 @@ class OffloadedSteps:
         try:
             if updates:
                 self._run_or_redo(updates)
-        except (ResourceExhausted, _Written) as error:
+        except (ResourceExhausted, Written) as error:
             self._step_here(updates, error)
         except NotFinite as error:
             self._undo(updates)
@@ -201,25 +180,25 @@ class OffloadedSteps:
             self._undo(updates)
             raise
         self._present.undo = Undo()
-        if self._has_ranks and not self._present.is_committed:
+        if self.parts.has_ranks and not self._present.is_committed:
             # Counts as a step: the batch is not to be trained with again, as other ranks' are not.
-            self._commit(self._present.optimizer, {}, with_all_ranks=True)
-            self._job.committed(self._present.optimizer)
+            self.parts.commit(self._present.optimizer, {}, with_all_ranks=True)
+            self.parts.job.committed(self._present.optimizer)
         if updates and self.allowed and self.calls.shares:
-            self._unstepped.share(self._stepped)
-            if self.steps == _LOOKS_FOR_EQUALS:
+            self.parts.share_unstepped()
+            if self.parts.steps == _LOOKS_FOR_EQUALS:
                 self._look_for_equals()
 
     def _run_or_redo(self, updates: list[DeferredUpdate]) -> None:
         with self._in_parts:
             if self.allowed:
-                self._run([pair for deferred in updates for pair in deferred.pairs])
+                self.parts.run([pair for deferred in updates for pair in deferred.pairs])
                 return
         _redo(updates)  # Another thread trains since they were deferred.
 
     def _look_for_equals(self) -> None:
         # Ranks may train different models, and then digests and parts would be in vain.
-        job_id = self._manager.client.properties.job_id
+        job_id = self._memory.client.properties.job_id
         if self._training is not None and not self._training.shares_contents(job_id):
             self.calls.ranks = None
 
@@ -232,34 +211,20 @@ class OffloadedSteps:
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
         step, or at once if there is none because this process steps."""
-        self._checkpoints.request(checkpoint)
-        if not self.allowed or self.here or not self.steps or not self._prefers_parts():
-            self._checkpoints.write_now()
-
-    def close(self) -> None:
-        """Ends what is in flight and frees the shadow chunks."""
-        self.speculative.close()
-        self._checkpoints.write_now()
-        self._checkpoints.wait()
-        self.calls.close()
-        self._shadows.free()
+        self.checkpoints.request(checkpoint)
+        if not self.allowed or self.parts.here or not self.parts.steps or not self._prefers_parts():
+            self.checkpoints.write_now()
 
     @property
     def in_parts(self) -> bool:
         """Whether the next step is computed in parts, as far as it can be."""
         return self.allowed and self._prefers_parts()
 
-    @property
-    def _has_ranks(self) -> bool:
-        """Whether the job is a named one of several ranks, or of one of them, which wait for each
-        other in each step, also in one that changes nothing."""
-        return self.always and self._client.has_other_ranks
-
     def _wanted(self) -> bool:
         return (
             self._present.optimizer is not None
             and self.allowed
-            and self._manager.here
+            and self._addresses.here
             and self._prefers_parts()
             and not torch.compiler.is_compiling()
         )
@@ -272,11 +237,11 @@ class OffloadedSteps:
         return not any(is_sharded(p) for g in optimizer.param_groups for p in g["params"])
 
     def _prefers_parts(self) -> bool:
-        # What fits is stepped in place, which is faster: shadow chunks would evict other chunks. So
-        # are steps on a GPU, unless the daemon is asked for something else with them.
+        # Chunks that fit are stepped in place, which is faster: shadow chunks would evict other
+        # chunks. So are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
         wanted = self.always or self.calls.count_non_finite or self.calls.shares
-        return wanted or (self.calls.uses_torch and self._manager.overflows())
+        return wanted or (self.calls.uses_torch and self._memory.pressure.overflows())
 
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
@@ -294,7 +259,7 @@ class OffloadedSteps:
             self.finish()
         numbers = next_single_numbers(form, original, arguments)
         can_make = functools.partial(self._can_make, form)
-        split_update = split(form, arguments, options, self._manager, numbers, can_make)
+        split_update = split(form, arguments, options, self._memory, numbers, can_make)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
@@ -305,7 +270,7 @@ class OffloadedSteps:
         if split_update.rest:
             part = part_of(arguments, count, split_update.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
-            if any(t is not None and self._manager.manages(local_part(t)) for t in changed):
+            if any(t is not None and self._addresses.manages(local_part(t)) for t in changed):
                 self._note_here(self._present.optimizer)
             if self.calls.count_non_finite:
                 self._present.undo.remember(form, part)
@@ -313,7 +278,7 @@ class OffloadedSteps:
             else:
                 # Copies only what is in ordinary memory: of managed tensors there may be more than
                 # fits twice.
-                beside = lambda t: not self._manager.manages(local_part(t))  # noqa: E731
+                beside = lambda t: not self._addresses.manages(local_part(t))  # noqa: E731
                 self._present.undo.remember(form, part, beside)
             with self.around_rest(part):
                 original(**part)
@@ -337,120 +302,18 @@ class OffloadedSteps:
         common = overlapping([*deferred, *map(local_part, parameters)])
         return any(index < len(deferred) for index in common)
 
-    def _run(self, stepped: list[tuple[torch.Tensor, Update]]) -> None:
-        began = time.monotonic()
-        self._present.release()
-        self._manager.ledger.release_all()
-        self._observer.moment("step", "parts")
-        kinds = self._written(updates := [update for _, update in stepped])
-        most = self._manager.client.limits.chunks_per_call
-        if len(kinds) > most:
-            raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
-        self._checkpoints.before_step(kinds)
-        try:
-            versions = self._versions(kinds)
-            speculative = self.speculative.take(self._present.optimizer)
-            copies = copies_of(updates, self._manager.live(), self.calls.geometry)
-            shadows = self._shadows_of(kinds, speculative)
-            self._make(updates, copies, shadows, speculative)
-            if versions != self._versions(kinds):
-                raise _Written
-            self._commit_unwritten(shadows)
-            # As torch's functions do: a graph that has saved a parameter of before is no good now.
-            increment_version([parameter for parameter, _ in stepped])
-        except BaseException:
-            self.speculative.forget()
-            self._shadows.free()
-            raise
-        if self._checkpoints.wanted:
-            self._shadows.release_ownership(shadows)
-            self._checkpoints.start_writing(shadows)
-        self.steps += 1
-        self._stepped = kinds.keys()
-        self.speculative.learn(self._present.optimizer, stepped, kinds, copies)
-        self._observer.stepped(time.monotonic() - began, self.speculative.last)
-        self._job.committed(self._present.optimizer)
-
-    def _shadows_of(
-        self, kinds: dict[int, Kind], speculative: ComputedBatches | None
-    ) -> dict[int, int]:
-        if speculative is not None and not speculative.batches:
-            self._shadows.free()  # No speculative batch counts, so their content is unused.
-        try:
-            return self._shadows.of(kinds)
-        except ResourceExhausted:
-            self._manager.trim_all()
-            self._checkpoints.wait()
-            return self._shadows.of(kinds)
-
-    def _versions(self, kinds: dict[int, Kind]) -> list[tuple[int, int]]:
-        # Ranks that share chunks commit together, and change versions of each other.
-        return [] if self.calls.shares else self._client.versions(sorted(kinds))
-
-    def _written(self, updates: list[Update]) -> dict[int, Kind]:
-        """The places that a step changes, and the kind of chunk of each."""
-        kinds: dict[int, Kind] = {}
-        for update in updates:
-            for number, span in enumerate(update.written):
-                kind = Kind.OPTIMIZER_STATE if number else Kind.PARAMETER
-                size_bytes = update.elements * span.item_bytes
-                for place in self._manager.places_of(span.address, size_bytes):
-                    kinds.setdefault(place, kind)
-        return kinds
-
-    def _make(
-        self,
-        updates: list[Update],
-        copies: dict[int, list[Interval]],
-        shadows: dict[int, int],
-        speculative: ComputedBatches | None,
-    ) -> None:
-        cuts = speculative.plan.cuts if speculative is not None and speculative.batches else ()
-        batches = batches_of(updates, copies, self.calls.geometry, self.calls.limits, cuts)
-        non_finite = self.calls.make(
-            self.speculative.remaining(speculative, batches, shadows), shadows
-        )
-        if self.calls.count_non_finite and (
-            non_finite := non_finite + self._present.undo.non_finite
-        ):
-            raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
-
-    def _commit(
-        self, stepping: Optimizer | None, shadows: dict[int, int], *, with_all_ranks: bool = False
-    ) -> None:
-        """Commits what is in the shadow chunks. `stepping`: has made one more step by that."""
-        self._client.commit(
-            self._client.committed()[0] + 1,
-            list(shadows),
-            list(shadows.values()),
-            self._job.manifest_bytes(stepping, self.here),
-            keep_old_content=self._checkpoints.wanted and bool(shadows),
-            with_all_ranks=with_all_ranks and self._has_ranks,
-            if_unwritten=with_all_ranks and not self.calls.shares,
-        )
-        self._present.is_committed |= with_all_ranks
-
-    def _commit_unwritten(self, shadows: dict[int, int]) -> None:
-        """Commits a step. _Written: another thread has written since the versions were compared."""
-        try:
-            self._commit(self._present.optimizer, shadows, with_all_ranks=True)
-        except Aborted as error:
-            if self._has_ranks:
-                raise
-            raise _Written from error
-
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
         to."""
-        self._checkpoints.write_now()
-        if self.here:
+        self.checkpoints.write_now()
+        if self.parts.here:
             return
-        self.here = f"{type(optimizer).__name__} steps in the script's thread"
+        self.parts.here = f"{type(optimizer).__name__} steps in the script's thread"
         if self.always:  # The last manifest does not hold for changed chunks; commits another one.
             try:
-                self._commit(None, {})
+                self.parts.commit(None, {})
             except BaseException:
-                self.here = ""  # Nothing changes before the new manifest is committed.
+                self.parts.here = ""  # Nothing changes before the new manifest is committed.
                 raise
 
     def _step_here(self, updates: list[DeferredUpdate], error: Exception) -> None:
@@ -465,10 +328,10 @@ class OffloadedSteps:
 
     def _end_parts(self, why: str, optimizer: Optimizer | None) -> None:
         """Leaves all later steps to the threads of the script. `optimizer`: makes the first one."""
-        is_news = self.steps > 0 or self._prefers_parts()
+        is_news = self.parts.steps > 0 or self._prefers_parts()
         self.allowed = False
         self.speculative.close()
-        self._shadows.free()
+        self.parts.shadows.free()
         self._note_here(optimizer)
         if is_news:
             print(

@@ -1,5 +1,5 @@
-"""What a step part computes, said so that ranks can compare it: the order of its chunks, digests of
-its work, and which bytes it reads. No addresses of this process are in it."""
+"""The work of a step part, in words that ranks can compare: the order of its chunks, digests of its
+work, and which bytes it reads. No addresses of this process are in it."""
 
 from __future__ import annotations
 

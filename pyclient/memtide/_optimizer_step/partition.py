@@ -10,7 +10,7 @@ New content goes to shadow chunks, which are exchanged whole. So bytes of a writ
 step does not change (frozen parameters, tensors that the client steps itself) are copied to its
 shadow chunk, with the first batch that writes the chunk.
 
-What ranks make once is the whole content of the chunks that a batch writes. So only a batch that is
+Ranks make once the whole content of the chunks that a batch writes. So only a batch that is
 *apart*, which writes no chunk that another batch of the step writes, can be made once for them.
 """
 
@@ -111,7 +111,7 @@ class Batch:
     is_apart: bool = False  # No other batch of the step writes these places.
 
     def places_with(self, parts: Sequence[Part], geometry: Geometry) -> tuple[set[int], set[int]]:
-        """What the batch would read and write with these parts, too."""
+        """The places that the batch would read and write with these parts, too."""
         reads = {geometry.place(part.gradient) for part in parts}
         writes = {geometry.place(start) for part in parts for start, _ in part.written}
         return self.reads | reads, self.writes | writes

@@ -2,8 +2,9 @@
 chunks of the others have its results (proto/memtide/v1/optimizer.proto, StartPart).
 
 Ranks agree if the whole work is equal: the operation with its options and step, and the bytes of
-all that is read. Gradients are compared by their digests. What ranks share already needs none.
-Results are whole chunks, so that a part is shared only if no other one of the step writes them.
+all that is read. Gradients are compared by their digests. Chunks that ranks share already need
+none. Results are whole chunks, so that a part is shared only if no other one of the step writes
+them.
 """
 
 from __future__ import annotations

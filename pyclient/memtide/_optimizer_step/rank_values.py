@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from memtide._memory.tensor_manager import is_sharded
+from memtide._memory.tensor_parts import is_sharded
 from memtide._optimizer_step.common_parameters import is_rank
 from memtide._util.listed import listed
 from memtide._util.step_phase import Step, StepPhase
@@ -39,7 +39,7 @@ class RankValues(StepPhase):
         self._of: weakref.WeakKeyDictionary[Optimizer, OptimizerValues] = (
             weakref.WeakKeyDictionary()
         )
-        self._optimizers = 0  # That have ever stepped: all ranks number them alike.
+        self._optimizers = 0  # All that have stepped: ranks number them alike.
 
     def after_step(self, step: Step) -> None:
         if not is_rank():

@@ -2,7 +2,7 @@
 
 torch_tiles.py relies on how torch divides a tensor between threads and at whole vectors, which
 another version, or another processor, may do differently. So the first step of each kind computes
-random tensors in both ways. That takes some 10 to 60 ms, once a process.
+random tensors in both ways. The comparison takes some 10 to 60 ms, once a process.
 """
 
 from __future__ import annotations

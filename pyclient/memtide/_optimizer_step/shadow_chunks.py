@@ -1,7 +1,7 @@
 """Shadow chunks: the chunks in which a step creates the new content of others.
 
-Those of one kind are interchangeable. After a commit they hold nothing and use no memory, and each
-is free to become the shadow chunk of any other chunk.
+Shadow chunks of one kind are interchangeable. After a commit they hold nothing and use no memory,
+and each is free to become the shadow chunk of any other chunk.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ from torch.utils.weak import TensorWeakRef
 
 from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import Format
-from memtide._memory.tensor_manager import TensorManager, local_part
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.executor import StepCalls, stop
 from memtide._optimizer_step.partition import Batch, Interval, Update, batches_of
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
@@ -57,7 +58,7 @@ class ComputedBatches:
 
     plan: SpeculativePlan
     shadows: dict[int, int]
-    batches: dict[_Key, Marks]  # Those that may count, with the chunks as each batch has read them.
+    batches: dict[_Key, Marks]  # Batches that may count, with the chunks as each has read them.
     count: int  # All batches that were computed, also those that cannot count.
 
 
@@ -79,9 +80,10 @@ class SpeculativeSteps:
     """Computes speculative steps of optimizers for which they have been useful. Safe to use from
     any thread."""
 
-    def __init__(self, manager: TensorManager, calls: StepCalls, shadows: ShadowChunks) -> None:
-        self._manager = manager
-        self._client = manager.client
+    def __init__(self, memory: ManagedMemory, calls: StepCalls, shadows: ShadowChunks) -> None:
+        self._ledger = memory.ledger
+        self._addresses = memory.addresses
+        self._client = memory.client
         self._calls = calls
         self._shadows = shadows
         self._lock = threading.Lock()
@@ -117,7 +119,7 @@ class SpeculativeSteps:
                 return
             plan, owner = self._planned[address]
             optimizer = owner()
-            if gradient is None or not self._manager.manages(gradient) or optimizer is None:
+            if gradient is None or not self._addresses.manages(gradient) or optimizer is None:
                 return
             if self._attempt is None and not self._begin(plan, optimizer):
                 return
@@ -258,7 +260,7 @@ class SpeculativeSteps:
         self.forget()
 
     def _begin(self, plan: SpeculativePlan, optimizer: Optimizer) -> bool:
-        ledger = self._manager.ledger
+        ledger = self._ledger
         if not plan.worth_attempting or not ledger.active:
             return False
         # A call must find room beside all leases ahead: else the process could wait for itself, as
@@ -274,7 +276,7 @@ class SpeculativeSteps:
         for address in plan.slots:
             parameter = self._parameters[address]()
             gradient = parameter.grad if parameter is not None else None
-            if gradient is not None and self._manager.manages(gradient):
+            if gradient is not None and self._addresses.manages(gradient):
                 held[address] = gradient.data_ptr()
         plan.set_gradients(held)
         self._attempt = _Attempt(plan, optimizer, shadows)

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from memtide._capi.optimizer_step import Format, StepOptions
+from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt_gradient
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_layout import have_same_layout, is_dense
-from memtide._memory.tensor_manager import TensorManager, address_of, local_part
+from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
     FORMATS,
@@ -43,7 +45,7 @@ def split(
     form: FunctionalSignature,
     arguments: Arguments,
     options: StepOptions,
-    manager: TensorManager,
+    memory: ManagedMemory,
     next_numbers: Sequence[tuple[TensorNumber, ...]],
     can_make: Callable[[StepOptions, int], bool],
 ) -> Split:
@@ -59,15 +61,15 @@ def split(
     gradients = arguments[form.gradients]
     masters = 1 if form.has_masters and arguments[form.states[0]] else 0
     for index, parameter in enumerate(arguments["params"]):
-        if not manager.manages(local_part(gradients[index])):
-            adopt_gradient(manager, parameter)
+        if not memory.addresses.manages(local_part(gradients[index])):
+            adopt_gradient(memory, parameter)
         sharded = parameter is not local_part(parameter)
         parameter, gradient = local_part(parameter), local_part(gradients[index])
         states = [local_part(values[index]) for values in lists]
         step = arguments[form.steps][index] if form.steps is not None else None
         fresh = any(state is None for state in states)
         is_torch_s = index in common or (fresh and sharded)
-        if is_torch_s or not _has_parts(manager, parameter, gradient, states, step, masters):
+        if is_torch_s or not _has_parts(memory, parameter, gradient, states, step, masters):
             result.rest.append(index)
             continue
         parameter_options = _own_options(
@@ -87,7 +89,8 @@ def split(
             result.rest.append(index)
             continue
         if fresh:
-            states = [manager.new_state(gradient, row, parameter) for row, _ in enumerate(lists)]
+            new_state = memory.allocator.state
+            states = [new_state(gradient, row, parameter) for row, _ in enumerate(lists)]
             for values, state in zip(lists, states, strict=True):
                 values[index] = state
         written = (_span(parameter), *map(_span, states))
@@ -161,7 +164,7 @@ def _is_list_of(value: Any, count: int) -> bool:
 
 
 def _has_parts(
-    manager: TensorManager,
+    memory: ManagedMemory,
     parameter: torch.Tensor,
     gradient: torch.Tensor,
     states: Sequence[torch.Tensor | None],
@@ -174,7 +177,7 @@ def _has_parts(
     if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
         return False
     return (
-        all(manager.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
+        all(memory.addresses.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
         and all(tensor.dtype in _STEPPED_DTYPES for tensor in (stepped, *moments))
         and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
         and len({tensor.dtype for tensor in moments}) <= 1

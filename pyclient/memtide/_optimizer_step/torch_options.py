@@ -10,7 +10,7 @@ import torch
 
 from memtide._capi.optimizer_step import StepOptions
 
-# What the functions take as two arguments, a parameter group has as one pair.
+# A parameter group has one pair where the functions take two arguments.
 _PAIRS = {
     "betas": ("beta1", "beta2"),
     "etas": ("etaminus", "etaplus"),
@@ -44,7 +44,7 @@ def number_of(value: Any) -> Number | None:
 
 
 def argument_of(number: Number) -> float | torch.Tensor:
-    """What a function is called with for a number."""
+    """The argument that a function gets for a number."""
     return number.tensor() if isinstance(number, TensorNumber) else number
 
 
@@ -54,19 +54,19 @@ class TorchCall:
 
     function: Callable[..., None]
     gradients: str  # The name of the argument, as those below.
-    states: tuple[str, ...]  # Those that the call has.
+    states: tuple[str, ...]  # The states of the call.
     absent_states: tuple[str, ...]
-    single_numbers: tuple[str, ...]  # Those that are a number for each parameter, which changes.
+    single_numbers: tuple[str, ...]  # Arguments that are a changing number for each parameter.
     steps: str | None
     has_first_elements: bool
     flags: tuple[tuple[str, Any], ...]
     threads: int  # Between which torch divides a tensor in a plain step.
-    modes: int  # Those in float_modes.py of the thread that steps.
+    modes: int  # The modes of float_modes.py in the thread that steps.
 
 
 @dataclass(frozen=True)
 class TorchOptions(StepOptions):
-    """An update by `call` with `numbers`, by the names of the arguments. Those of StepOptions that
+    """An update by `call` with `numbers`, by the names of the arguments. Fields of StepOptions that
     say how elements are stored, and the step, hold; others are not used."""
 
     call: TorchCall | None = None

@@ -1,7 +1,7 @@
 """Parameters that no optimizer steps: ranks that have the same keep them once, too.
 
-What ranks share comes from parts (rank_parts.py). So chunks of parameters that a step leaves alone,
-as those of a frozen model, are copied once, by a part that computes nothing else.
+Contents that ranks share come from parts (rank_parts.py). So chunks of parameters that a step
+leaves alone, as those of a frozen model, are copied once, by a part that computes nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from memtide._capi.client import Kind
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.arenas import Arenas
 from memtide._optimizer_step.executor import StepCalls
 from memtide._optimizer_step.partition import Batch, live_in
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
@@ -21,13 +21,13 @@ class UnsteppedParameters:
 
     def __init__(
         self,
-        manager: TensorManager,
+        arenas: Arenas,
         calls: StepCalls,
         shadows: ShadowChunks,
         commit: Callable[[dict[int, int]], None],
     ) -> None:
         """`commit`: commits the new content of places, in these shadow chunks."""
-        self._manager = manager
+        self._arenas = arenas
         self._calls = calls
         self._shadows = shadows
         self._commit = commit
@@ -39,9 +39,9 @@ class UnsteppedParameters:
         count = self._calls.copied_places
         if not count:
             return
-        places = self._manager.parameter_places().difference(stepped, self._seen)
+        places = self._arenas.of(Kind.PARAMETER).places.difference(stepped, self._seen)
         self._seen |= places
-        copies = live_in(sorted(places), self._manager.live(), self._calls.geometry)
+        copies = live_in(sorted(places), self._arenas.storages.live(), self._calls.geometry)
         filled = [place for place, spans in copies.items() if spans]
         at_a_time = self._calls.depth * count
         for first in range(0, len(filled), at_a_time):

@@ -16,7 +16,7 @@ from memtide._plan_file import machine_file
 from memtide._plan_file.answer import Answer, Choice
 from memtide._plan_file.machine import Machine
 from memtide._plan_file.model import Model
-from memtide._plan_file.question import Planned
+from memtide._plan_file.question import AnsweredQuestion
 from memtide._plan_file.read_json import dataclass_of, load_json
 from memtide._plan_file.training import Training
 from memtide.errors import InvalidArgument
@@ -70,7 +70,7 @@ class Plan:
         return staying
 
 
-def as_json(planned: Planned) -> dict[str, Any]:
+def as_json(planned: AnsweredQuestion) -> dict[str, Any]:
     """The document of a question and its answer, as JSON values."""
     model = planned.model
     return {
@@ -91,7 +91,7 @@ def as_json(planned: Planned) -> dict[str, Any]:
     }
 
 
-def dumps(planned: Planned) -> str:
+def dumps(planned: AnsweredQuestion) -> str:
     """The text of that document."""
     return json.dumps(as_json(planned), indent=1)
 

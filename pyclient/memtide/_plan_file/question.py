@@ -23,7 +23,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class AnsweredQuestion:
     """An answer, and the training that it is for."""
 
     model: Model

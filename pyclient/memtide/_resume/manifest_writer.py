@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._resume.step_manifest import SavedOptimizer, SavedParameter, SavedTensor, StepManifest
 
 
 class ManifestWriter:
     """Describes optimizers, with their present parameters and states, in a step manifest."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self._manager = manager
-        self._chunk_ids = manager.client.chunk_ids
-        self._most_bytes = manager.client.limits.step_manifest_bytes
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._addresses = memory.addresses
+        self._chunk_ids = memory.client.chunk_ids
+        self._most_bytes = memory.client.limits.step_manifest_bytes
 
     def manifest(self, optimizers: list[tuple[Optimizer, int]]) -> StepManifest:
         """The manifest of these optimizers, each with the number of steps that it has made."""
@@ -28,13 +28,13 @@ class ManifestWriter:
             for parameter in parameters_of(optimizer)
             for tensor in (parameter, *_states(optimizer, parameter).values())
         ]
-        beside = sum(t.nbytes for t in tensors if not self._manager.manages(t))
+        beside = sum(t.nbytes for t in tensors if not self._addresses.manages(t))
         if beside > self._most_bytes:
             return StepManifest(
                 lost=f"{beside} bytes of parameters and states are not in chunks; a manifest has "
                 f"at most {self._most_bytes}"
             )
-        places = sorted({place for t in tensors for place in self._manager.element_places(t)})
+        places = sorted({place for t in tensors for place in self._addresses.element_places(t)})
         rank = {place: number for number, place in enumerate(places)}
         return StepManifest(
             self._ids(places),
@@ -72,10 +72,10 @@ class ManifestWriter:
 
     def _saved_tensor(self, tensor: torch.Tensor, rank: dict[int, int]) -> SavedTensor:
         saved = SavedTensor(list(tensor.shape), list(tensor.stride()), _type_name(tensor))
-        places = self._manager.element_places(tensor)
+        places = self._addresses.element_places(tensor)
         if places:
-            chunk_bytes = self._manager.chunk_bytes
-            within = (tensor.data_ptr() - self._manager.base) % chunk_bytes
+            chunk_bytes = self._addresses.chunk_bytes
+            within = (tensor.data_ptr() - self._addresses.base) % chunk_bytes
             saved.offset_bytes = rank[places[0]] * chunk_bytes + within
         else:
             flat = tensor.detach().contiguous().view(-1).view(torch.uint8)

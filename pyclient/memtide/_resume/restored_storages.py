@@ -13,7 +13,7 @@ import torch
 from memtide._capi.client import Kind
 from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.alignment import aligned
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._resume.manifest_writer import type_of
 from memtide._resume.step_manifest import SavedTensor, StepManifest
 from memtide.errors import DataLoss
@@ -25,22 +25,23 @@ class RestoredStorages:
     """Storages over the tensors that a manifest names. DataLoss: two of them overlap, or one lies
     outside of the manifest's chunks."""
 
-    def __init__(self, manager: TensorManager, manifest: StepManifest) -> None:
+    def __init__(self, memory: ManagedMemory, manifest: StepManifest) -> None:
         self._storages: dict[_Span, torch.UntypedStorage] = {}
-        chunk_bytes = manager.chunk_bytes
+        chunk_bytes = memory.addresses.chunk_bytes
         spans = _rows_of(manifest)
         _check(sorted(spans), len(manifest.chunks) * chunk_bytes)
         lists = _lists_of(spans, chunk_bytes)
         if not manifest.chunks:
             return
-        first = manager.client.attach(manifest.chunks)
-        base = manager.base + first * chunk_bytes
+        first = memory.client.attach(manifest.chunks)
+        base = memory.addresses.base + first * chunk_bytes
         for key in set(lists.values()):
             list_spans = [span for span in sorted(spans) if lists[span[0] // chunk_bytes] == key]
             places = [first + chunk for chunk, its in lists.items() if its == key]
             located = [(base + offset, size_bytes) for offset, size_bytes in list_spans]
-            storages = manager.take_over(*key, places, located)
+            storages = memory.arenas.of(*key).take_over(places, located)
             self._storages.update(zip(list_spans, storages, strict=True))
+        memory.pressure.note_chunks()
 
     def storage(self, saved: SavedTensor) -> torch.UntypedStorage:
         """The storage over a saved tensor that is in chunks."""

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from memtide._daemon import training
 from memtide._memory.adoption import adopt_state_of, move_to, ordinary_tensors
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._resume.manifest_writer import ManifestWriter, matches, parameters_of, small, type_of
 from memtide._resume.restored_storages import RestoredStorages
@@ -32,13 +32,13 @@ class ResumedJob(CommittedJob, StepPhase):
     """Counts the steps of one process's optimizers, from where the process before it ended, and
     restores what that one committed. Used by one thread."""
 
-    def __init__(self, manager: TensorManager, manifest: StepManifest | None) -> None:
-        self._manager = manager
-        self._client = manager.client
+    def __init__(self, memory: ManagedMemory, manifest: StepManifest | None) -> None:
+        self._memory = memory
+        self._client = memory.client
         self._training = training.own_id()
         self._group = manifest.group if manifest is not None else self._training
         self._exchange: Exchange | None = None  # With other nodes.
-        self._writer = ManifestWriter(manager)
+        self._writer = ManifestWriter(memory)
         self._manifest = manifest
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -97,7 +97,7 @@ class ResumedJob(CommittedJob, StepPhase):
             for saved, optimizer in resumed:
                 self._receive(saved, optimizer, exchange)
             return
-        self._restored = RestoredStorages(self._manager, manifest)
+        self._restored = RestoredStorages(self._memory, manifest)
         for saved, optimizer in resumed:
             self._restore(saved, optimizer, self._restored)
             if exchange is not None and exchange.sends:
@@ -116,7 +116,7 @@ class ResumedJob(CommittedJob, StepPhase):
 
     def _receive(self, saved: SavedOptimizer, optimizer: Optimizer, exchange: Exchange) -> None:
         """As _restore, with what another rank sends."""
-        self._manager.lay_out(parameters_of(optimizer))
+        self._memory.arenas.lay_out(parameters_of(optimizer))
         for parameter, its in zip(parameters_of(optimizer), saved.parameters, strict=True):
             received = {
                 name: (
@@ -130,7 +130,7 @@ class ResumedJob(CommittedJob, StepPhase):
             if received or its.values:
                 state = optimizer.state[parameter]
                 state.update({**its.values, **received})
-                adopt_state_of(self._manager, parameter, state)
+                adopt_state_of(self._memory, parameter, state)
 
     def _restore(
         self, saved: SavedOptimizer, optimizer: Optimizer, restored: RestoredStorages
@@ -142,7 +142,7 @@ class ResumedJob(CommittedJob, StepPhase):
                 if saved_parameter.parameter.offset_bytes < 0:
                     parameter.data.copy_(small(saved_parameter.parameter, parameter.device))
                 elif not move_to(
-                    self._manager, parameter, restored.storage(saved_parameter.parameter)
+                    self._memory, parameter, restored.storage(saved_parameter.parameter)
                 ):
                     parameter.data.copy_(self._tensor(saved_parameter.parameter, restored))
                 state = (
@@ -158,7 +158,7 @@ class ResumedJob(CommittedJob, StepPhase):
                         state[name] = self._tensor(saved_state, restored)
 
     def _tensor(self, saved: SavedTensor, restored: RestoredStorages) -> torch.Tensor:
-        empty = torch.empty(0, dtype=type_of(saved), device=self._manager.device)
+        empty = torch.empty(0, dtype=type_of(saved), device=self._memory.addresses.device)
         return empty.set_(restored.storage(saved), 0, saved.shape, saved.stride)
 
     def manifest_bytes(self, stepping: Optimizer | None, lost: str) -> bytes:

@@ -66,9 +66,9 @@ class BlockRecorder:
         return len(self._operations) >= self._most_operations
 
     def begin(self, in_chunks: Iterable[tuple[int, int]] = ()) -> None:
-        """What is alive now was there before the record, which begins with the next operation.
-        `in_chunks`: the [start, end) addresses of all that lies in chunks: no operation uses what
-        is stepped by the daemon, or beside training."""
+        """A block that is alive now was there before the record, which begins with the next
+        operation. `in_chunks`: the [start, end) addresses of all that lies in chunks: no operation
+        uses what is stepped by the daemon, or beside training."""
         with self._lock:
             self._blocks = [block for block in self._blocks if block.death is None]
             references = [block.reference for block in self._blocks if block.reference is not None]

@@ -8,8 +8,9 @@ The mode is below all others, so that it sees what the others run, and modes tha
 and leaves stay above it. It changes no result: an operation runs as it would without it. On a GPU,
 lease dispatch cannot end for a covered phase while this mode is there (dispatch_switch.py).
 
-What the mode cannot see has no block: memory that an operation takes and gives back within its
-call, and what compiled code and threads of the script's own make, until an operation here uses it.
+Memory that the mode cannot see has no block: that which an operation takes and gives back within
+its call, and what compiled code and threads of the script's own make, until an operation here uses
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.arenas import Arenas
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.block_recorder import BlockRecorder
 from memtide._torch_hooks.op_schema import (
-    are_fake,
-    has_own_dispatch,
     is_higher_order,
     name_of,
     only_views,
@@ -55,16 +54,7 @@ class BlockRecordingMode(OwnMode):
         # Threads that were started while the mode was on may have it for longer.
         self.is_on = True
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if has_own_dispatch(types):
-            return func(*args, **kwargs) if are_fake(types) else NotImplemented
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.is_on or self._recorder.is_full or not _touches_blocks(func):
             return run(func, args, kwargs)
         arguments = _tensors_in((args, kwargs))
@@ -77,8 +67,8 @@ class BlockRecordingMode(OwnMode):
 class BlockRecording(StepPhase):
     """The record of a process. Everything but `finish` is called by the thread that steps."""
 
-    def __init__(self, manager: TensorManager, is_stepping: Callable[[], bool]) -> None:
-        self._manager = manager
+    def __init__(self, arenas: Arenas, is_stepping: Callable[[], bool]) -> None:
+        self._arenas = arenas
         self._is_stepping = is_stepping
         self._recorder = BlockRecorder(self._kind_at)
         self._mode = BlockRecordingMode(self._recorder, self._phase)
@@ -94,7 +84,7 @@ class BlockRecording(StepPhase):
         if self._ended == 1 and hasattr(TorchDispatchMode, "ignore_compile_internals"):
             mode_stack.put_back(self._mode, 0)
         elif self._ended == _BEFORE:
-            self._recorder.begin(self._manager.live())
+            self._recorder.begin(self._arenas.storages.live())
         elif self._ended > _BEFORE:
             self._recorder.end_iteration()
         if self._ended == _BEFORE + RECORDED or self._recorder.is_full:
@@ -112,7 +102,7 @@ class BlockRecording(StepPhase):
         return self._recorder.finish() if self._ended >= _BEFORE else None
 
     def _kind_at(self, address: int) -> str | None:
-        kind = self._manager.kind_at(address) if self._manager.here else None
+        kind = self._arenas.kind_at(address) if self._arenas.addresses.here else None
         return None if kind is None else kind.name.lower().replace("_", " ")
 
     def _phase(self) -> str:

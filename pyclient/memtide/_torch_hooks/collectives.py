@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from memtide._capi.client import Access, Places
 from memtide._memory.leases import Lease
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 
 # The methods of ProcessGroup that all functions of torch.distributed call. Each writes its first
 # argument, except `send`, and reads the others.
@@ -48,8 +48,9 @@ class Collectives:
     """The leases of collectives that are not complete. One thread starts collectives, as torch
     requires."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self._manager = manager
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._ledger = memory.ledger
+        self._addresses = memory.addresses
         self._pending: list[_PendingCollective] = []
 
     def settle(self) -> None:
@@ -65,7 +66,7 @@ class Collectives:
 
         @functools.wraps(original)
         def collective(group: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._manager.here:
+            if not self._addresses.here:
                 return original(group, first, *args, **kwargs)
             first_places = self._places(first)
             others = self._places((args, kwargs)) - first_places
@@ -90,7 +91,7 @@ class Collectives:
         if not places.count:
             return []
         self.settle()
-        while (lease := self._manager.ledger.lease_also(places, access)) is None:
+        while (lease := self._ledger.lease_also(places, access)) is None:
             first = next((one for one in self._pending if one.may_be_awaited), None)
             if first is None or not may_wait:
                 return []
@@ -106,4 +107,4 @@ class Collectives:
 
     def _places(self, values: Any) -> set[int]:
         tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-        return {place for tensor in tensors for place in self._manager.element_places(tensor)}
+        return {place for tensor in tensors for place in self._addresses.element_places(tensor)}

@@ -5,7 +5,7 @@ tensors that it uses: the parameters of every module in it are among its argumen
 treated as a module is: its parameters are leased before its forward and its backward pass. On a GPU
 compiled_leases.py then leases exactly what runs, with lease dispatch off.
 
-What a region needs is known before it is compiled. One whose parameters are more than may be leased
+A region's places are known before it is compiled. One whose parameters are more than may be leased
 together is not: torch then runs its function as it is, and compiles the functions that this calls,
 each by itself. So a large model is compiled by its blocks, and blocks of one class share the code.
 Where even these are too large, the function runs uncompiled on a GPU, with a warning; in host
@@ -26,9 +26,10 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Places
-from memtide._memory.tensor_manager import TensorManager, address_of
-from memtide._torch_hooks.compiled_leases import active_net
+from memtide._memory.address_map import AddressMap, address_of
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
+from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 
 Function = Callable[..., Any]
 # The most calls with other tensors whose chunks a region knows. Few models have as many layers.
@@ -39,11 +40,11 @@ class CompiledRegions:
     """Knows the compiled regions of all threads."""
 
     def __init__(
-        self, manager: TensorManager, module_hooks: ModuleHooks, before_call: Callable[[], None]
+        self, memory: ManagedMemory, module_hooks: ModuleHooks, before_call: Callable[[], None]
     ) -> None:
         """`before_call` is called before a compiled function, in which module hooks do not fire."""
-        self._manager = manager
-        self._ledger = manager.ledger
+        self._addresses = memory.addresses
+        self._ledger = memory.ledger
         self._module_hooks = module_hooks
         self._warned: set[Any] = set()  # The code that runs uncompiled.
         self._closed = False
@@ -84,7 +85,7 @@ class CompiledRegions:
         def call_user_compiler(
             output: Any, gm: torch.fx.GraphModule, *inputs: Sequence[Any]
         ) -> Function:
-            if not self._manager.here or output.export:
+            if not self._addresses.here or output.export:
                 compiled: Function = original(output, gm, *inputs)
                 return compiled
             code = output.root_tx.f_code
@@ -98,7 +99,7 @@ class CompiledRegions:
                     raise torch._dynamo.exc.SkipFrame("more chunks than may be leased together")
             graph = torch.fx.Graph()  # Backends may change the one that they are given.
             graph.output(graph.graph_copy(gm.graph, {}))
-            region = _Region(self._manager, code.co_name)
+            region = _Region(self._addresses, code.co_name)
             # Backends may look at the tensors, or try kernels on them, and no mode is on meanwhile.
             with self._ledger.using(Places(parts[None]), Places(())):
                 compiled = original(output, gm, *inputs)
@@ -109,10 +110,10 @@ class CompiledRegions:
     def _running(
         self, region: _Region, compiled: Function, uncompiled: Callable[[], Function], code: Any
     ) -> Function:
-        """What calls a region, `uncompiled` where it has become too large."""
+        """A function that calls a region, `uncompiled` where it has become too large."""
 
         def run(*args: Any) -> Any:
-            if self._closed or not self._manager.here or not self._module_hooks.begin_forward():
+            if self._closed or not self._addresses.here or not self._module_hooks.begin_forward():
                 return compiled(*args)
             known = region.look_at(args)
             function = compiled
@@ -124,7 +125,7 @@ class CompiledRegions:
         return run
 
     def _enter(self) -> Callable[[], None]:
-        if self._closed or not self._manager.here:
+        if self._closed or not self._addresses.here:
             return lambda: None
         self._before_call()
         self._module_hooks.hide()
@@ -142,7 +143,7 @@ class CompiledRegions:
             if node.op == "placeholder":
                 example = getattr(node.meta.get("grapharg"), "example", None)
                 if isinstance(example, torch.Tensor):
-                    inputs[node] = self._manager.element_places(example)
+                    inputs[node] = self._addresses.element_places(example)
                     parts[None].update(inputs[node])
                 continue
             used = [inputs[each] for each in node.all_input_nodes if each in inputs]
@@ -158,7 +159,7 @@ class CompiledRegions:
         warnings.warn(
             f"torch.compile leaves {code.co_qualname} (line {code.co_firstlineno} of "
             f"{code.co_filename}) as it is: it uses {chunks} chunks of "
-            f"{self._manager.chunk_bytes >> 20} MiB at once, and this session may lease "
+            f"{self._addresses.chunk_bytes >> 20} MiB at once, and this session may lease "
             f"{self._ledger.budget}. Enlarge the device pool (--device-pool), or make a function "
             "of each part that is to be compiled",
             stacklevel=2,
@@ -169,15 +170,15 @@ class _Region:
     """The chunks of one compiled region, for each set of tensors that it is called with: equal
     blocks are compiled once, and each has its own parameters."""
 
-    def __init__(self, manager: TensorManager, name: str) -> None:
-        self._manager = manager
+    def __init__(self, addresses: AddressMap, name: str) -> None:
+        self._addresses = addresses
         self._name = name
         # By the addresses of managed tensors, and whether any is trained; the oldest use first.
         self._known: dict[tuple[tuple[int, ...], bool], ModuleParameters] = {}
 
     def look_at(self, args: Iterable[Any]) -> ModuleParameters:
         """The chunks under these arguments."""
-        base, end = self._manager.base, self._manager.end
+        base, end = self._addresses.base, self._addresses.end
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
         managed = [
             (address, each) for each in tensors if base <= (address := address_of(each)) < end
@@ -192,7 +193,7 @@ class _Region:
             known = ModuleParameters(self._name)
             known.addresses = addresses
             known.places = Places(
-                {place for _, each in managed for place in self._manager.element_places(each)}
+                {place for _, each in managed for place in self._addresses.element_places(each)}
             )
             known.trained = trained
             known.parameters = [weakref.ref(each) for each in leaves]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memtide._torch_hooks.collectives import Collectives
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
 from memtide._util.step_phase import StepPhase
 
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from memtide._capi.client import reinstall_handlers
-from memtide._torch_hooks.attributes import Function
+from memtide._torch_hooks.patching.attributes import Function
 
 
 def enabling(original: Function) -> Function:

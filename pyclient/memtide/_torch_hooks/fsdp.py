@@ -17,62 +17,62 @@ from typing import Any
 
 from memtide._capi.client import Kind
 from memtide._memory.adoption import adopt_part_of_gradient, adopt_together
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._util.devices import gpu_module
 
 
-def making(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+def making(memory: ManagedMemory, original: Callable[..., None]) -> Callable[..., None]:
     """The methods of FSDPParam that create its tensors, or take over those of the script."""
 
     @functools.wraps(original)
     def make(parameter: Any, *args: Any, **kwargs: Any) -> None:
         original(parameter, *args, **kwargs)
-        if manager.here:
-            _adopt(manager, parameter)
+        if memory.addresses.here:
+            _adopt(memory, parameter)
 
     return make
 
 
-def _adopt(manager: TensorManager, parameter: Any) -> None:
+def _adopt(memory: ManagedMemory, parameter: Any) -> None:
     padded, part = parameter._sharded_param_data, parameter.sharded_param._local_tensor
     over = [padded, part]
     if padded._base is not None and padded._base is not part:
         over.append(padded._base)
-    moved = adopt_together(manager, over, Kind.PARAMETER)
+    moved = adopt_together(memory, over, Kind.PARAMETER)
     if moved:
         parameter._sharded_param_data, parameter.sharded_param._local_tensor, *_ = moved
 
 
-def reducing(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+def reducing(memory: ManagedMemory, original: Callable[..., None]) -> Callable[..., None]:
     """FSDPParamGroup.post_backward, after which gradients are complete in host memory. On a GPU
     they are reduced beside what comes next."""
 
     @functools.wraps(original)
     def post_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        holding = manager.ledger.holding  # Then gradients stay where they are, as all others do.
-        if manager.here and not holding and gpu_module(group.device.type) is None:
-            _adopt_gradients(manager, group)
+        holding = memory.ledger.holding  # Then gradients stay where they are, as all others do.
+        if memory.addresses.here and not holding and gpu_module(group.device.type) is None:
+            _adopt_gradients(memory, group)
 
     return post_backward
 
 
-def finalizing(manager: TensorManager, original: Callable[..., None]) -> Callable[..., None]:
+def finalizing(memory: ManagedMemory, original: Callable[..., None]) -> Callable[..., None]:
     """FSDPParamGroup.finalize_backward, which waits for gradients that are reduced on a GPU."""
 
     @functools.wraps(original)
     def finalize_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        if manager.here and not manager.ledger.holding:
-            _adopt_gradients(manager, group)
+        if memory.addresses.here and not memory.ledger.holding:
+            _adopt_gradients(memory, group)
 
     return finalize_backward
 
 
-def _adopt_gradients(manager: TensorManager, group: Any) -> None:
+def _adopt_gradients(memory: ManagedMemory, group: Any) -> None:
     for parameter in group.fsdp_params:
-        adopt_part_of_gradient(manager, parameter.sharded_param)
+        adopt_part_of_gradient(memory, parameter.sharded_param)
 
 
 def gathering(module_hooks: ModuleHooks, original: Callable[..., Any]) -> Callable[..., Any]:

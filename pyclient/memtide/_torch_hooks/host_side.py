@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.collectives import Collectives
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.oversized_operands import OversizedOperands
@@ -14,10 +14,10 @@ from memtide._util.step_phase import Step
 class HostSide(DeviceSide):
     """Copies of oversized operands, in the thread that makes this, and the host pool's balloon."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self._ledger = manager.ledger
-        self._oversized = OversizedOperands(manager)
-        self.collectives = Collectives(manager)
+    def __init__(self, memory: ManagedMemory) -> None:
+        self._ledger = memory.ledger
+        self._oversized = OversizedOperands(memory)
+        self.collectives = Collectives(memory)
 
     def before_step(self, step: Step) -> None:
         self.collectives.settle()

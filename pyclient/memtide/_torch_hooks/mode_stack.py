@@ -3,9 +3,9 @@
 `with mode:` can only enter and leave the mode on top. A script may enter modes of its own above
 memtide's, and leaves them again by taking off whatever is on top, so each must stay where it is.
 
-Autograd runs each node with a copy of the modes of the thread that called `backward`. What a node's
-prehook takes off is off for that node and its own hooks, and on again for the next node; the same
-is true of what a hook puts back.
+Autograd runs each node with a copy of the modes of the thread that called `backward`. A mode that a
+node's prehook takes off is off for that node and its own hooks, and on again for the next node; the
+same is true of a mode that a hook puts back.
 
 Torch's own modes (fake tensors, tracing) lie below all others, one at most of each kind, and stay
 there. They do not count in depths.

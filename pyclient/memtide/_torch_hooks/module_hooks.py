@@ -19,14 +19,15 @@ from torch.nn.modules import module as torch_modules
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._capi.client import Access, Kind, Places
+from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt, adopt_gradient
 from memtide._memory.leases import Lease
-from memtide._memory.tensor_manager import TensorManager, address_of
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.device_side import DeviceSide
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.module_names import ModuleNames
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._util.step_phase import Step, StepPhase
 
 _BACKWARD_DEPTH = 2
@@ -77,11 +78,11 @@ class ModuleParameters:
 
 
 class ModuleHooks(StepPhase):
-    """The module hooks of one tensor manager."""
+    """The module hooks of one runtime."""
 
     def __init__(
         self,
-        manager: TensorManager,
+        memory: ManagedMemory,
         observer: Observer,
         managed: ManagedParameters,
         names: ModuleNames,
@@ -90,9 +91,10 @@ class ModuleHooks(StepPhase):
     ) -> None:
         """`on_gradient` is called for each parameter whose gradient was accumulated, after the
         gradient's adoption."""
-        self._manager = manager
+        self._memory = memory
+        self._addresses = memory.addresses
         self._names = names
-        self._ledger = manager.ledger
+        self._ledger = memory.ledger
         self._observer = observer
         self._managed = managed
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, ModuleParameters] = (
@@ -158,7 +160,7 @@ class ModuleHooks(StepPhase):
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
-        if not module._parameters or torch.compiler.is_compiling() or not self._manager.here:
+        if not module._parameters or torch.compiler.is_compiling() or not self._addresses.here:
             return
         known = self.prepare(self.look_at(module))
         token = self._ledger.lease(known.places, Access.READ)
@@ -197,7 +199,7 @@ class ModuleHooks(StepPhase):
         """Called before a forward pass. Returns whether it is to be leased for, or reported."""
         if self._stepped:
             self._stepped = False
-            self._manager.free_dead()
+            self._memory.pressure.free_dead_gradients()
             self._device.begin_iteration()
         if self._ledger.active:
             self._device.begin_phase()
@@ -221,12 +223,12 @@ class ModuleHooks(StepPhase):
     def gathering(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
         """Leases these shards, this rank's, while torch gathers the whole parameters from all
         ranks."""
-        if not self._ledger.active or not self._manager.here:
+        if not self._ledger.active or not self._addresses.here:
             yield
             return
         forward = torch._C._current_graph_task_id() == NO_BACKWARD
         self._observer.moment("forward" if forward else "backward", "all_gather")
-        places = Places(place for t in tensors for place in self._manager.element_places(t))
+        places = Places(place for t in tensors for place in self._addresses.element_places(t))
         token = self._ledger.lease(places, Access.READ)
         try:
             yield
@@ -259,8 +261,8 @@ class ModuleHooks(StepPhase):
 
     def adopt_parameter(self, parameter: torch.Tensor) -> None:
         """Moves a parameter into a chunk, and from now on its gradients."""
-        manager = self._manager
-        if not manager.here or not adopt(manager, parameter, Kind.PARAMETER):
+        memory = self._memory
+        if not memory.addresses.here or not adopt(memory, parameter, Kind.PARAMETER):
             return
         handle = self._adopted.get(parameter)
         if handle is None:
@@ -276,12 +278,12 @@ class ModuleHooks(StepPhase):
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         # During a hold nothing leaves the device, and the gradient is dropped before anything may.
-        if not self._manager.here or self._ledger.holding:
+        if not self._addresses.here or self._ledger.holding:
             return
         # Adoption leases for itself, and allocates no device memory.
         mode = mode_stack.pop_alone(LeaseDispatchMode)
         try:
-            adopt_gradient(self._manager, parameter)
+            adopt_gradient(self._memory, parameter)
         finally:
             if mode is not None:
                 mode_stack.push(mode)
@@ -299,9 +301,9 @@ class ModuleHooks(StepPhase):
         for parameter in parameters:
             if parameter in self._managed:
                 self.adopt_parameter(parameter)
-        managed = [p for p in parameters if self._manager.manages(p)]
+        managed = [p for p in parameters if self._addresses.manages(p)]
         known.addresses = [address_of(p) for p in parameters]
-        known.places = Places(place for p in managed for place in self._manager.span_places(p))
+        known.places = Places(place for p in managed for place in self._addresses.span_places(p))
         known.trained = trained
         known.parameters = [weakref.ref(p) for p in managed]
         self._known[module] = known
@@ -309,7 +311,7 @@ class ModuleHooks(StepPhase):
 
     def before_backward(self, known: ModuleParameters) -> None:
         """Before the pass of a module through backward, in any thread."""
-        if not self._manager.here:
+        if not self._addresses.here:
             return
         self._observer.moment("backward", known.name)
         if not self._ledger.active:
@@ -330,8 +332,8 @@ class ModuleHooks(StepPhase):
         return Places(
             place
             for gradient in gradients
-            if gradient is not None and self._manager.manages(gradient)
-            for place in self._manager.span_places(gradient)
+            if gradient is not None and self._addresses.manages(gradient)
+            for place in self._addresses.span_places(gradient)
         )
 
     def _end_backward(self) -> None:

@@ -18,15 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.address_map import AddressMap
 
-# What the other arguments of most operations are.
+# Types of the other arguments of most operations.
 _WITHOUT_TENSORS = frozenset(
     {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
 )
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-# What the names of operations over lists of tensors begin with.
+# Prefixes of the names of operations over lists of tensors.
 LIST_PREFIXES = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")
 
 
@@ -185,23 +185,23 @@ def run_pieces(
 
 
 def touched_by(
-    manager: TensorManager, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    addresses: AddressMap, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[set[int], set[int]]:
     """The places that an operation reads, and the places that it writes."""
     reads: set[int] = set()
     writes: set[int] = set()
     if is_higher_order(operation):  # Without a schema, it may write all of its arguments.
         for value in tree_leaves((args, kwargs)):
-            _collect(manager, value, writes)
+            _collect(addresses, value, writes)
         return reads, writes
     written_positions, written_names = written_arguments(operation)
     if _is_fused(operation) and kwargs.get("grad_scale") is None:
         # The schema says that gradients are written, but that is so only if they are unscaled.
         written_positions -= {1}
     for position, value in enumerate(args):
-        _collect(manager, value, writes if position in written_positions else reads)
+        _collect(addresses, value, writes if position in written_positions else reads)
     for name, value in kwargs.items():
-        _collect(manager, value, writes if name in written_names else reads)
+        _collect(addresses, value, writes if name in written_names else reads)
     return reads, writes
 
 
@@ -210,15 +210,15 @@ def _is_fused(operation: Any) -> bool:
     return bool(operation._schema.name.startswith("aten::_fused_"))
 
 
-def _collect(manager: TensorManager, value: Any, into: set[int]) -> None:
+def _collect(addresses: AddressMap, value: Any, into: set[int]) -> None:
     if isinstance(value, torch.Tensor):
-        into.update(manager.element_places(value))
+        into.update(addresses.element_places(value))
     elif isinstance(value, list | tuple):
         for item in value:
-            _collect(manager, item, into)
+            _collect(addresses, item, into)
 
 
-def touches_none(manager: TensorManager, values: Iterable[Any]) -> bool:
+def touches_none(addresses: AddressMap, values: Iterable[Any]) -> bool:
     """Whether it is plain from their addresses that no tensor among `values` is in a chunk. Most
     operations of a step are like that, and this costs less than to look at their schemas."""
     for value in values:
@@ -226,17 +226,17 @@ def touches_none(manager: TensorManager, values: Iterable[Any]) -> bool:
         if kind in _WITHOUT_TENSORS:
             continue
         if kind is list or kind is tuple:
-            if not touches_none(manager, value):
+            if not touches_none(addresses, value):
                 return False
-        elif kind not in _PLAIN or _may_be_in_range(manager, value):
+        elif kind not in _PLAIN or _may_be_in_range(addresses, value):
             return False
     return True
 
 
-def _may_be_in_range(manager: TensorManager, tensor: torch.Tensor) -> bool:
+def _may_be_in_range(addresses: AddressMap, tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided:
         return True
-    return manager.base <= tensor.data_ptr() < manager.end
+    return addresses.base <= tensor.data_ptr() < addresses.end
 
 
 @cache
@@ -261,7 +261,7 @@ def has_own_dispatch(types: Any) -> bool:
 
 
 def are_fake(types: Any) -> bool:
-    """Whether one of an operation's tensors is fake. It has no memory, and torch uses it to find
+    """Whether one of an operation's tensors is fake. It has no addresses, and torch uses it to find
     out what the operation returns (as in a step of FSDP's parameters). The mode must run such an
     operation itself: torch raises an error if it returns NotImplemented."""
     return any(issubclass(kind, FakeTensor) for kind in types)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Places
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
-from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch, run, touches_none
+from memtide._torch_hooks.op_schema import run, touches_none
 from memtide._torch_hooks.own_mode import OwnMode
 
 _NO_PLACES = Places(())
@@ -45,25 +45,17 @@ _PACKETS = frozenset(
 class OversizedOperandsMode(OwnMode):
     """Copies oversized operands of the operations of one thread."""
 
-    def __init__(self, manager: TensorManager) -> None:
+    def __init__(self, memory: ManagedMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._manager = manager
+        self._memory = memory
+        self._addresses = memory.addresses
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if types and has_own_dispatch(types):
-            return func(*args, **kwargs) if are_fake(types) else NotImplemented
-        if getattr(func, "overloadpacket", None) not in _PACKETS or not self._manager.here:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(func, "overloadpacket", None) not in _PACKETS or not self._addresses.here:
             return run(func, args, kwargs)
-        if not touches_none(self._manager, args):
+        if not touches_none(self._addresses, args):
             args = tuple(self._without_oversized(value) for value in args)
-        # What is written, `out`, is a keyword argument, and stays where it is.
+        # The tensor that is written, `out`, is a keyword argument, and stays where it is.
         return func(*args, **kwargs)
 
     def _without_oversized(self, value: Any) -> Any:
@@ -71,26 +63,26 @@ class OversizedOperandsMode(OwnMode):
             return [self._without_oversized(item) for item in value]
         if not isinstance(value, torch.Tensor):
             return value
-        places = self._manager.element_places(value)
-        if len(places) <= self._manager.ledger.budget:
+        places = self._addresses.element_places(value)
+        if len(places) <= self._memory.ledger.budget:
             return value
         return self._copy_of(value)
 
     def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor over ordinary memory with the elements and strides of a managed one."""
-        manager, ledger = self._manager, self._manager.ledger
+        memory, ledger = self._memory, self._memory.ledger
         steps = zip(tensor.size(), tensor.stride(), strict=True)
         size_bytes = (sum((n - 1) * step for n, step in steps) + 1) * tensor.itemsize
-        source = manager.bytes_at(tensor.data_ptr(), size_bytes)
+        source = memory.arenas.storages.bytes_at(tensor.data_ptr(), size_bytes)
         target = torch.empty(size_bytes, dtype=torch.uint8)
         # Half of what may be leased ahead, so that the next half may come meanwhile.
-        piece_bytes = max(1, ledger.limit // 2) * manager.chunk_bytes
+        piece_bytes = max(1, ledger.limit // 2) * memory.addresses.chunk_bytes
         start = 0
         while start < size_bytes:
             first = source.data_ptr() + start
-            in_chunk = (first - manager.base) % manager.chunk_bytes
+            in_chunk = (first - memory.addresses.base) % memory.addresses.chunk_bytes
             end = min(size_bytes, start + piece_bytes - in_chunk)
-            with ledger.using(Places(manager.places_of(first, end - start)), _NO_PLACES):
+            with ledger.using(Places(memory.addresses.places_of(first, end - start)), _NO_PLACES):
                 target[start:end].copy_(source[start:end])
             start = end
         layout = torch.empty(0, dtype=tensor.dtype)
@@ -100,15 +92,16 @@ class OversizedOperandsMode(OwnMode):
 class OversizedOperands:
     """Has the mode active in the thread that made this, while a parameter is oversized."""
 
-    def __init__(self, manager: TensorManager) -> None:
-        self.mode = OversizedOperandsMode(manager)
-        self._manager = manager
+    def __init__(self, memory: ManagedMemory) -> None:
+        self.mode = OversizedOperandsMode(memory)
+        self._memory = memory
         self._thread = threading.get_ident()
         self._most_chunks = 0
 
     def see(self, parameter: torch.Tensor) -> None:
         """Called for each parameter that is in chunks."""
-        self._most_chunks = max(self._most_chunks, len(self._manager.element_places(parameter)))
+        chunks = len(self._memory.addresses.element_places(parameter))
+        self._most_chunks = max(self._most_chunks, chunks)
         self.look()
 
     def look(self) -> None:
@@ -116,7 +109,7 @@ class OversizedOperands:
         in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
         if threading.get_ident() != self._thread or in_backward:
             return
-        wanted = self._most_chunks > self._manager.ledger.budget
+        wanted = self._most_chunks > self._memory.ledger.budget
         if wanted != (mode_stack.depth_of(self.mode) is not None):
             if wanted:
                 mode_stack.put_back(self.mode, 0)

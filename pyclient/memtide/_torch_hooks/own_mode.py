@@ -1,10 +1,12 @@
-"""What memtide's dispatch modes have in common."""
+"""The base class of memtide's dispatch modes."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch
 
 
 class OwnMode(TorchDispatchMode):
@@ -20,3 +22,19 @@ class OwnMode(TorchDispatchMode):
         their update, and so does a closure with a compiled model; eager operations round otherwise.
         """
         return OwnMode.compiles
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if types and has_own_dispatch(types):
+            # A tensor made of others runs operations on those, which arrive here one by one.
+            return func(*args, **(kwargs or {})) if are_fake(types) else NotImplemented
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation on tensors that are made of no others."""
+        raise NotImplementedError

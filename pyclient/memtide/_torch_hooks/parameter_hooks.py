@@ -1,6 +1,6 @@
-"""Torch's functions through which parameters come to be, with their adoption added.
+"""Torch's functions through which parameters come to be, or come to ranks, with hooks added.
 
-Each takes the function it replaces and calls it first.
+Each takes the function it replaces. Where parameters come to be, it calls that first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from memtide._torch_hooks.module_hooks import ModuleHooks
@@ -57,3 +58,16 @@ def adding_groups(
         return result
 
     return add_param_group
+
+
+def wrapping_models(on_wrapping: Callable[[nn.Module, nn.Module], None], original: Function) -> Any:
+    """torch.nn.parallel.DistributedDataParallel.__init__."""
+
+    @functools.wraps(original)
+    def __init__(wrapping: nn.Module, *args: Any, **kwargs: Any) -> None:
+        model = args[0] if args else kwargs.get("module")
+        if isinstance(model, nn.Module):
+            on_wrapping(wrapping, model)
+        original(wrapping, *args, **kwargs)
+
+    return __init__

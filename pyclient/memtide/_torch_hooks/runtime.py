@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec
 
 import torch
 from torch.nn.modules import module as torch_modules
@@ -21,40 +21,38 @@ from memtide._activations.budget import UNLIMITED_BYTES, Budget, Sampling
 from memtide._activations.planning import Planner
 from memtide._activations.script_choices import Choices
 from memtide._activations.searched_plans import SearchedPlans
-from memtide._capi.client import Client, Kind
+from memtide._capi.client import Client
 from memtide._daemon.training import Training
-from memtide._memory.adoption import adopt
 from memtide._memory.leases import LeaseLedger
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.common_parameters import CommonParameters
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.rank_values import RankValues
 from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import patches
-from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.around_step.optimizer_hooks import wrapping_own_step
+from memtide._torch_hooks.around_step.step_dispatch import StepDispatchMode
+from memtide._torch_hooks.around_step.stepped_states import SteppedStates
+from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._torch_hooks.block_recording import BlockRecording
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.device_side import DeviceSide
-from memtide._torch_hooks.gpu_side import GpuSide
 from memtide._torch_hooks.host_side import HostSide
-from memtide._torch_hooks.later_patches import LaterPatches
 from memtide._torch_hooks.module_hooks import NO_BACKWARD, ManagedParameters, ModuleHooks
 from memtide._torch_hooks.module_names import ModuleNames
-from memtide._torch_hooks.optimizer_hooks import wrapping_own_step
-from memtide._torch_hooks.patch_context import Context
-from memtide._torch_hooks.patch_when import When
-from memtide._torch_hooks.shared_layers import SharedLayers
-from memtide._torch_hooks.step_dispatch import StepDispatchMode
-from memtide._torch_hooks.stepped_states import SteppedStates
-from memtide._torch_hooks.stepping import Stepping
+from memtide._torch_hooks.on_gpu.gpu_side import GpuSide
+from memtide._torch_hooks.patching import patches
+from memtide._torch_hooks.patching.attributes import Attributes
+from memtide._torch_hooks.patching.later_patches import LaterPatches
+from memtide._torch_hooks.patching.patch_context import Context
+from memtide._torch_hooks.patching.patch_when import When
 from memtide._trace import model as traces
 from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import FailedPrecondition
 
-if TYPE_CHECKING:
-    from memtide._resume.agree_across_nodes import Exchange
+_PLAIN = Stepping()
+_Arguments = ParamSpec("_Arguments")
 
 
 class Runtime:
@@ -66,57 +64,51 @@ class Runtime:
         observer: Observer,
         *,
         adopt_everything: bool,
-        allowance: Callable[[], int] | None,
-        chosen: Choices,
-        training: Training | None,
-        shares_contents: bool,
-        shared_layers: SharedLayers | None,
-        stepping: Stepping,
-        budget: Budget | None,
-        say: Callable[[str], None],
+        allowance: Callable[[], int] | None = None,
+        chosen: Choices | None = None,
+        training: Training | None = None,
+        shares_contents: bool = False,
+        first_phases: Sequence[StepPhase] = (),
+        stepping: Stepping = _PLAIN,
+        budget: Budget | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`allowance` says how many bytes of activations the process may keep now; None: what
+        `budget` leaves, or all. `chosen`: the script's choices for them. `shares_contents`: other
+        scripts of the user may have sessions with the daemon. `first_phases` come before those of
+        memtide, and behind a step after them. `say` is called with each plan of activations, in a
+        line. REQUIRES: everything is adopted, if steps are committed."""
         self.client = client
         self._attributes = Attributes()
-        self.shared_layers = shared_layers
         self._everything = adopt_everything
         self.managed = ManagedParameters(everything=adopt_everything)
         self.names = ModuleNames()
-        client.lost.names_in = self.names.parameters_in
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
         self.observer = self._make_reporter(observer, budget)
-        self.manager = TensorManager(client, self.ledger, lambda: self.offloaded.see_thread())
+        self.memory = ManagedMemory(client, self.ledger, lambda: self.offloaded.see_thread())
         limit = budget if budget is not None and budget.limits_device else None
-        self._gpu = GpuSide(self.manager, limit) if self.ledger.strict else None
-        self._device: DeviceSide = self._gpu or HostSide(self.manager)
-        self._resumed_job = ResumedJob(self.manager, stepping.manifest) if stepping.commit else None
+        self._gpu = GpuSide(self.memory, limit) if self.ledger.strict else None
+        self._device: DeviceSide = self._gpu or HostSide(self.memory)
+        self.resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         self.module_hooks = ModuleHooks(
-            self.manager,
+            self.memory,
             self.observer,
             self.managed,
             self.names,
             self._device,
             self.offloaded.speculative.gradient_accumulated,
         )
-        self.states = SteppedStates(self.manager, self.managed, self.module_hooks.adopted)
-        self._opens_activations = allowance is not None or chosen.are_made
+        self.states = SteppedStates(self.memory, self.managed, self.module_hooks.adopted)
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
-        self.activations = Activations(
-            self.manager,
-            allowance or (lambda: UNLIMITED_BYTES),
-            lambda: LaterPatches(self._attributes),
-            self.observer.moments,
-            chosen,
-            None if budget is None else functools.partial(self._search_plans, budget, say),
-        )
-        if budget is not None:
-            budget.watch(self.activations)
-            self.observer.count_kept_activations(lambda: self.activations.kept_bytes)
-        self.regions = CompiledRegions(self.manager, self.module_hooks, self._before_forward)
+        self.activations = self._make_activations(allowance, chosen or Choices(), budget, say)
+        self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)
         self._stepping: set[int] = set()  # The threads that step.
-        self.blocks = self._record_blocks() if stepping.records_blocks else None
-        self._phases = self._make_phases(shares_contents)
+        self.blocks: BlockRecording | None = None
+        if stepping.records_blocks:
+            self.blocks = BlockRecording(self.memory.arenas, lambda: bool(self._stepping))
+        self._phases = [*first_phases, *self._make_phases(shares_contents)]
         self._bookkeeping = threading.RLock()  # Held before and after steps, not in them.
         self._undo: list[Callable[[], None]] = []
 
@@ -129,12 +121,35 @@ class Runtime:
             host_bytes=budget.take_most_host_bytes if budget and budget.limits_host else None,
         )
 
+    def _make_activations(
+        self,
+        allowance: Callable[[], int] | None,
+        chosen: Choices,
+        budget: Budget | None,
+        say: Callable[[str], None],
+    ) -> Activations:
+        if allowance is None and budget is not None:
+            allowance = budget.allowance_bytes
+        self._opens_activations = allowance is not None or chosen.are_made
+        made = Activations(
+            self.memory,
+            allowance or (lambda: UNLIMITED_BYTES),
+            lambda: LaterPatches(self._attributes),
+            self.observer.moments,
+            chosen,
+            None if budget is None else functools.partial(self._search_plans, budget, say),
+        )
+        if budget is not None:
+            budget.watch(made)
+            self.observer.count_kept_activations(lambda: made.kept_bytes)
+        return made
+
     def _make_offloaded_steps(self, training: Training | None) -> OffloadedSteps:
         return OffloadedSteps(
-            self.manager,
+            self.memory,
             self.observer,
             training,
-            job=self._resumed_job,
+            job=self.resumed_job,
             around_rest=self._device.around_rest,
             name_at=self.names.parameter_at,
         )
@@ -145,12 +160,12 @@ class Runtime:
         phases = (
             self.blocks,
             self.module_hooks,
-            self.manager,
+            self.memory.pressure,
             # Ranks without a device compare all that they step (_optimizer_step/rank_parts.py).
             RankValues(self.names.parameter_at) if on_device else None,
-            CommonParameters(self.manager, on_device=on_device) if shares_contents else None,
+            CommonParameters(self.memory, on_device=on_device) if shares_contents else None,
             self._device,
-            self._resumed_job,
+            self.resumed_job,
             self.states,
             self.observer,
             self.activations,
@@ -181,7 +196,7 @@ class Runtime:
         self._undo.append(self._device.close)  # It may put module hooks back, and so goes first.
         context = Context(
             runs=runs,
-            manager=self.manager,
+            memory=self.memory,
             module_hooks=self.module_hooks,
             observer=self.observer,
             offloaded=self.offloaded,
@@ -201,7 +216,7 @@ class Runtime:
             self.activations.open()
         if gpu is not None:
             self._attributes.when_imported("torch._dynamo.eval_frame", gpu.leaves.skip_calls)
-        if self._resumed_job is not None:
+        if self.resumed_job is not None:
             handle = torch_modules.register_module_forward_pre_hook(self._before_module)
             self._undo.append(handle.remove)
 
@@ -216,7 +231,7 @@ class Runtime:
         self.regions.close()
         while self._undo:
             self._undo.pop()()
-        self.offloaded.close()
+        self.offloaded.parts.close()
 
     def wrap_own_step(self, optimizer: Optimizer) -> None:
         """An optimizer may have a step of its own: a scheduler that is older than the hooks has put
@@ -239,14 +254,8 @@ class Runtime:
         if self._is_nested():
             yield
             return
-        if self.shared_layers is None:
-            with self._stepping_alone(optimizer):
-                yield
-            return
-        self.shared_layers.before_step(optimizer)
         with self._stepping_alone(optimizer):
             yield
-        self.shared_layers.after_step(optimizer)
 
     def _is_nested(self) -> bool:
         """Whether a step begins within another one. On a GPU, hooks of a backward pass that a step
@@ -276,7 +285,7 @@ class Runtime:
         self._stepping.add(thread)
         try:
             if watched:
-                mode = StepDispatchMode(self.manager, self.observer)
+                mode = StepDispatchMode(self.memory, self.observer)
                 self.offloaded.begin(optimizer, mode.close)
                 with contextlib.closing(mode), mode:
                     yield
@@ -297,11 +306,6 @@ class Runtime:
             for phase in reversed(self._phases):
                 phase.end_iteration()
 
-    def adopt_apart(self, parameter: torch.Tensor, row: int) -> None:
-        """Moves a parameter into chunks that have those of the same `row` only, 1 or 2, and none of
-        a model's own."""
-        adopt(self.manager, parameter, Kind.PARAMETER, row)
-
     def _on_registration(self, _module: Any, _name: str, parameter: torch.Tensor) -> None:
         self.module_hooks.adopt_parameter(parameter)
 
@@ -310,18 +314,8 @@ class Runtime:
             self._before_forward()
 
     def _before_forward(self) -> None:
-        if self._resumed_job is not None:
-            self._resumed_job.before_forward()
-
-    def go_on_from(self, exchange: Exchange) -> None:
-        """The nodes of a named job have agreed on what it goes on from. REQUIRES: commits_steps."""
-        assert self._resumed_job is not None
-        self._resumed_job.go_on_from(exchange)
-
-    @property
-    def commits_steps(self) -> bool:
-        """Whether each step is committed with a step manifest."""
-        return self._resumed_job is not None
+        if self.resumed_job is not None:
+            self.resumed_job.before_forward()
 
     def _search_plans(
         self, budget: Budget, say: Callable[[str], None], without_search: Planner
@@ -330,69 +324,47 @@ class Runtime:
         self.searched_plans = SearchedPlans(budget, trace, without_search, say)
         return self.searched_plans
 
-    def _record_blocks(self) -> BlockRecording:
-        return BlockRecording(self.manager, lambda: bool(self._stepping))
-
     def _steps_elsewhere(self) -> bool:
-        return self._resumed_job is not None or self.offloaded.in_parts
+        return self.resumed_job is not None or self.offloaded.in_parts
 
     def _on_wrapping(self, wrapping: torch.nn.Module, model: torch.nn.Module) -> None:
-        if self.shared_layers is not None:
-            self.shared_layers.wrap(wrapping, model)
+        for phase in self._phases:
+            phase.wrap(wrapping, model)
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
-        if self.shared_layers is not None:
-            self.shared_layers.know(optimizer)
         for phase in self._phases:
             phase.know(optimizer)
 
 
 _current: Runtime | None = None
+_latest_names = ModuleNames()  # Stay when that runtime stops: tensors leave its chunks then.
 
 
 def current() -> Runtime | None:
     """This process's runtime, if one is started; None in a forked child."""
-    return _current if _current is not None and _current.manager.here else None
+    return _current if _current is not None and _current.memory.addresses.here else None
 
 
-def start(
-    client: Client,
-    observer: Observer,
-    *,
-    adopt_everything: bool,
-    allowance: Callable[[], int] | None = None,
-    chosen: Choices | None = None,
-    training: Training | None = None,
-    shares_contents: bool = False,
-    shared_layers: SharedLayers | None = None,
-    stepping: Stepping | None = None,
-    budget: Budget | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> Runtime:
-    """Makes and installs the process's runtime. `allowance` says how many bytes of activations the
-    process may keep now; None: what `budget` leaves, or all. `chosen`: the script's choices for
-    them. `shares_contents`: other scripts of the user may have sessions with the daemon.
-    `shared_layers`: those that are to share their parameters. `say` is called with each plan of
-    activations, in a line. REQUIRES: there is no runtime; everything is adopted, if steps are
-    committed."""
-    global _current
-    assert _current is None
-    runtime = Runtime(
-        client,
-        observer,
-        adopt_everything=adopt_everything,
-        allowance=budget.allowance_bytes if budget and not allowance else allowance,
-        chosen=chosen or Choices(),
-        training=training,
-        shares_contents=shares_contents,
-        shared_layers=shared_layers,
-        stepping=stepping or Stepping(),
-        budget=budget,
-        say=say,
-    )
-    runtime.install()
-    _current = runtime
-    return runtime
+def parameters_in(start: int, end: int) -> list[str]:
+    """The names that the latest runtime knows of parameters with bytes in [start, end)."""
+    return _latest_names.parameters_in(start, end)
+
+
+def _starting(make: Callable[_Arguments, Runtime]) -> Callable[_Arguments, Runtime]:
+    def start(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Runtime:
+        """Makes and installs the process's runtime. REQUIRES: there is none."""
+        global _current, _latest_names
+        assert _current is None
+        runtime = make(*args, **kwargs)
+        _latest_names = runtime.names
+        runtime.install()
+        _current = runtime
+        return runtime
+
+    return start
+
+
+start = _starting(Runtime)
 
 
 def stop() -> None:

@@ -23,17 +23,17 @@ def change(before: Runtime, start: Callable[[], Runtime]) -> Runtime:
     after.names.add(before.names)
     for parameter in parameters:
         for tensor in (parameter, parameter.grad):
-            if tensor is not None and before.manager.manages(tensor):
-                restore(before.manager, tensor)
+            if tensor is not None and before.memory.addresses.manages(tensor):
+                restore(before.memory, tensor)
         after.module_hooks.adopt_parameter(parameter)
-        adopt_gradient(after.manager, parameter)
+        adopt_gradient(after.memory, parameter)
         for optimizer in optimizers:
             if parameter in optimizer.state:
                 state = optimizer.state[parameter]
-                restore_state(before.manager, state)
-                adopt_state_of(after.manager, parameter, state)
-    before.manager.trim_all()
+                restore_state(before.memory, state)
+                adopt_state_of(after.memory, parameter, state)
+    before.memory.pressure.trim_all()
     # A session with a tensor that is left lasts as long as the process.
-    if not any(before.manager.bytes_by_kind().values()):
+    if not any(before.memory.arenas.bytes_by_kind().values()):
         before.client.close()
     return after

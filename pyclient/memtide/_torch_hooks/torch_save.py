@@ -13,32 +13,32 @@ from typing import Any
 
 import torch
 
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.address_map import AddressMap
 
 
 class _CopyingWriter:
     """A zip writer that copies managed storages before it writes them."""
 
-    def __init__(self, writer: Any, manager: TensorManager) -> None:
+    def __init__(self, writer: Any, addresses: AddressMap) -> None:
         self._writer = writer
-        self._manager = manager
+        self._addresses = addresses
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
     def write_record(self, name: str, data: Any, size_bytes: int) -> None:
-        if isinstance(data, torch.UntypedStorage) and self._manager.in_range(data.data_ptr()):
+        if isinstance(data, torch.UntypedStorage) and self._addresses.in_range(data.data_ptr()):
             data = data.clone()
         self._writer.write_record(name, data, size_bytes)
 
 
 def saving_through_copies(
-    manager: TensorManager, original: Callable[..., Any]
+    addresses: AddressMap, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """torch.serialization._save with managed storages copied before they are written."""
 
     @functools.wraps(original)
     def _save(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(obj, _CopyingWriter(zip_file, manager), *args, **kwargs)
+        return original(obj, _CopyingWriter(zip_file, addresses), *args, **kwargs)
 
     return _save

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
 
@@ -28,6 +29,9 @@ class StepPhase:
 
     def know(self, optimizer: Optimizer) -> None:
         """The script has made an optimizer, or given it another parameter group."""
+
+    def wrap(self, wrapping: nn.Module, model: nn.Module) -> None:
+        """The script is about to wrap a model in DistributedDataParallel."""
 
     def before_step(self, step: Step) -> None:
         """The optimizer is about to step."""

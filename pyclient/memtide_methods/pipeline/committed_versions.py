@@ -45,4 +45,4 @@ class OlderVersion(Optimizer):
 def committing() -> Runtime | None:
     """memtide in this process, if its job is a named one, whose steps are committed."""
     runtime = runtimes.current()
-    return runtime if runtime is not None and runtime.commits_steps else None
+    return runtime if runtime is not None and runtime.resumed_job is not None else None

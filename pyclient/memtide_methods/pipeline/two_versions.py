@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from memtide._capi.client import Kind
+from memtide._memory.adoption import adopt
 from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.stateless import _reparametrize_module
@@ -144,7 +146,7 @@ class TwoVersions(nn.Module):
         assert self._committing is not None
         copies = {name: _copy(handle) for name, handle in self._trained.items()}
         for copy in copies.values():
-            self._committing.adopt_apart(copy, row)
+            adopt(self._committing.memory, copy, Kind.PARAMETER, row)
         return copies
 
     def _version_of(self, batch: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from memtide._plan_file.answer import Answer, Busy, Choice
 from memtide._plan_file.machine import Machine
 from memtide._plan_file.model import Model
-from memtide._plan_file.question import Planned
+from memtide._plan_file.question import AnsweredQuestion
 from memtide._plot.sweep_plot import Curve
 from memtide._util.sizes import format_size
 
@@ -22,7 +22,7 @@ _MOST_NEXT = 4
 _MEANINGS = {"keep": "stay", "move": "move", "recompute": "are recomputed"}
 
 
-def answer_lines(planned: Planned) -> Iterator[str]:
+def answer_lines(planned: AnsweredQuestion) -> Iterator[str]:
     """All that an answer says."""
     answer, training = planned.answer, planned.training
     yield f"{model_text(planned.model)} on {machine_text(planned.machine)}"
@@ -197,7 +197,7 @@ def _drive_lines(answer: Answer) -> Iterator[str]:
         )
 
 
-def _priced(planned: Planned) -> str:
+def _priced(planned: AnsweredQuestion) -> str:
     machine = planned.machine
     return (
         f"{machine.name}, {machine.price or 0.0:,.0f} dollars, "

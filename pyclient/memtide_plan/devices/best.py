@@ -94,7 +94,7 @@ def as_planned(name: str, model: Model, training: Training, machine: Machine) ->
 def _places(system: str, choice: Choice) -> str:
     """Where a system has its states, and where it steps."""
     strategy, step = strategy_of(system), f"optimizer on the {choice.optimizer_on}"
-    if strategy.planned:
+    if strategy.is_searched:
         return step
     states = {
         "weights": strategy.weights,

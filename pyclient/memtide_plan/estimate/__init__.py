@@ -6,6 +6,6 @@ the daemon's own engine (question.py, ask_replay.py), or, for systems that work 
 (system_strategies.py), adds up what each of their phases takes (phases.py).
 """
 
-from memtide_plan.estimate.answering import estimate, estimate_all
+from memtide_plan.estimate.estimates import estimate, estimate_all
 
 __all__ = ["estimate", "estimate_all"]

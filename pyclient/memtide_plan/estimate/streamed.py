@@ -11,7 +11,7 @@ from memtide._plan_file.machine import Machine
 from memtide._plan_file.model import Model
 from memtide._plan_file.training import Training
 
-from memtide_plan.estimate.answers import Step, answer_of
+from memtide_plan.estimate.answer_of_step import Step, answer_of
 from memtide_plan.estimate.limits import Need, limit_of, tightest
 from memtide_plan.estimate.phases import Phases, Setting, moved_bytes, phases
 from memtide_plan.estimate.pools import Pools, transient_bytes

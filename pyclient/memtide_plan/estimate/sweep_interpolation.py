@@ -18,14 +18,14 @@ from memtide._plan_file.answer import Answer
 
 from memtide_plan.estimate.ask_replay import ask
 from memtide_plan.estimate.extrapolated_steps import corrected
-from memtide_plan.estimate.planned import Depth, Planned
+from memtide_plan.estimate.trials import Depth, Trial
 
 # Machines from one that is looked at to the next one, and the parts of a long row.
 _NEIGHBOURS, _PARTS = 16, 16
 _Reply = Mapping[str, Any]
 
 
-def answers_of_many(machines: Sequence[Sequence[Planned]]) -> list[Answer]:
+def answers_of_many(machines: Sequence[Sequence[Trial]]) -> list[Answer]:
     """The answer of each machine, of which these are the trials."""
     chosen, ends = chosen_of_many(machines)
     trials = [replace(trial, depth=Depth.SHORT) for trial in chosen]
@@ -43,7 +43,7 @@ def answers_of_many(machines: Sequence[Sequence[Planned]]) -> list[Answer]:
     return [trial.answer(plays[at]) for at, trial in enumerate(trials)]
 
 
-def chosen_of_each(machines: Sequence[Sequence[Planned]]) -> list[Planned]:
+def chosen_of_each(machines: Sequence[Sequence[Trial]]) -> list[Trial]:
     """For each machine the trial with the fastest step in the search's own estimate; the last one,
     whose micro-batch is least, where none fits."""
     answers = iter(
@@ -60,12 +60,12 @@ def chosen_of_each(machines: Sequence[Sequence[Planned]]) -> list[Planned]:
     return chosen
 
 
-def chosen_of_many(machines: Sequence[Sequence[Planned]]) -> tuple[list[Planned], list[int]]:
+def chosen_of_many(machines: Sequence[Sequence[Trial]]) -> tuple[list[Trial], list[int]]:
     """The trial that each machine chooses, and the numbers of the machines that were looked at."""
     documents = [asdict(trials[0].machine) for trials in machines]
     step = max(_NEIGHBOURS, len(machines) // _PARTS)
-    looked: dict[int, Planned] = {}
-    between: dict[int, Planned] = {}
+    looked: dict[int, Trial] = {}
+    between: dict[int, Trial] = {}
     wanted = sorted({*range(0, len(machines), step), len(machines) - 1}) if machines else []
     while wanted:
         looked |= zip(wanted, chosen_of_each([machines[at] for at in wanted]), strict=True)
@@ -87,7 +87,7 @@ def chosen_of_many(machines: Sequence[Sequence[Planned]]) -> tuple[list[Planned]
     return [chosen[at] for at in range(len(machines))], sorted(looked)
 
 
-def _same(trials: Sequence[Planned], first: Planned, last: Planned) -> Planned | None:
+def _same(trials: Sequence[Trial], first: Trial, last: Trial) -> Trial | None:
     """The trial that chooses as both do, if they choose alike and it is not refused."""
     choice = first.accumulation, first.step_on
     if choice != (last.accumulation, last.step_on):
@@ -112,13 +112,13 @@ def _seconds(answer: Answer) -> float:
     return math.inf if answer.step_s is None else answer.step_s
 
 
-def answers_at(trials: Sequence[Planned], depth: Depth) -> list[Answer]:
+def answers_at(trials: Sequence[Trial], depth: Depth) -> list[Answer]:
     """The answer of each of these trials, by a search of this depth."""
     trials = [replace(trial, depth=depth) for trial in trials]
     return [trial.answer(reply) for trial, reply in zip(trials, _replies(trials), strict=True)]
 
 
-def _replies(trials: Sequence[Planned]) -> list[_Reply | None]:
+def _replies(trials: Sequence[Trial]) -> list[_Reply | None]:
     questions = [trial.questions() if trial.refusal() is None else [] for trial in trials]
     replies = iter(ask([question for each in questions for question in each]))
     return [

@@ -18,7 +18,7 @@ class SystemStrategy:
     """The choices of one system. Places are "device", "host" or "drive"."""
 
     # Placement and activations are searched in the engine; the places below are then not used.
-    planned: bool = False
+    is_searched: bool = False
     foreseen: bool = False  # All its transfers are known ahead; else they are the engine's own.
     weights: str = "device"
     gradients: str = "device"
@@ -62,17 +62,17 @@ class SystemStrategy:
 
 
 _STRATEGIES = {
-    "memtide": SystemStrategy(planned=True),
+    "memtide": SystemStrategy(is_searched=True),
     # Plans placement, moves and recomputation by a simulator; the step follows each gradient.
     "dataflow": SystemStrategy(
-        planned=True,
+        is_searched=True,
         foreseen=True,
         step="device",
         step_in_backward=True,
         attention="attention.tuned",
     ),
     "flextrain": SystemStrategy(
-        planned=True,
+        is_searched=True,
         foreseen=True,
         step="device",
         step_in_backward=True,

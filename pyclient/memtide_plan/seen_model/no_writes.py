@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memtide._torch_hooks.attributes import Function
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.attributes import Function
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = {

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from memtide._torch_hooks.attributes import Function
-from memtide._torch_hooks.later_patches import LaterPatches
+from memtide._torch_hooks.patching.attributes import Function
+from memtide._torch_hooks.patching.later_patches import LaterPatches
 from memtide._util.import_hook import after_import
 
 Shown = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]

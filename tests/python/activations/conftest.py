@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from memtide._activations.recompute import Mode, Recompute
-from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.patching.attributes import Attributes
 from recomputed_blocks import Block, Lambda
 
 

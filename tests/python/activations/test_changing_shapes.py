@@ -47,7 +47,7 @@ choices = {"[0-2]": "move", "[3-5]": "recompute"}
 readings = []
 with memtide.offload(model, optimizer, host_memory="1GiB", activations=choices) as ours:
     runtime = runtimes.current()
-    manager, activations = runtime.manager, runtime.activations
+    memory, activations = runtime.memory, runtime.activations
     for iteration in range(1, iterations + 1):
         x = torch.randn(random.randrange(2, 9), random.randrange(17, 97), 64)
         loss = model(x).square().mean()
@@ -57,11 +57,11 @@ with memtide.offload(model, optimizer, host_memory="1GiB", activations=choices) 
         optimizer.step()
         optimizer.zero_grad()
         if iteration in (iterations // early, iterations):
-            manager.end_activations()
+            memory.pressure.end_activations()
             heap.trim()  # Free pages between blocks come and go with the shapes.
             readings.append({
                 "chunks": runtime.client.stats().chunks,
-                "spans": len(manager.live()),
+                "spans": len(memory.arenas.storages.live()),
                 "kept_bytes": activations.kept_bytes,
                 "own_bytes": host_bytes(),
             })

@@ -18,7 +18,7 @@ import numpy
 import pytest
 import torch
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
-from memtide._torch_hooks.attributes import Attributes
+from memtide._torch_hooks.patching.attributes import Attributes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef

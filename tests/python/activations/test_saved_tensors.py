@@ -32,8 +32,8 @@ def runtime() -> Iterator[Runtime]:
 
 def activations(runtime: Runtime) -> int:
     """Activation chunks with something live: the second of two iterations needs no others."""
-    runtime.manager.end_activations()
-    runtime.manager.end_activations()
+    runtime.memory.pressure.end_activations()
+    runtime.memory.pressure.end_activations()
     return sum(kind is Kind.ACTIVATION for kind in runtime.client.kinds.values())
 
 
@@ -243,7 +243,7 @@ def test_what_the_script_uses_itself_stays(runtime: Runtime) -> None:
     held = x * 2
     y = held.exp()
     z = (y * y).sum()
-    assert not runtime.manager.manages(held)
+    assert not runtime.memory.addresses.manages(held)
     kept_bytes = runtime.activations.kept_bytes
     assert kept_bytes >= held.nbytes
     del held
@@ -266,8 +266,8 @@ def test_what_was_saved_first_leaves_first(runtime: Runtime) -> None:
     oldest = newest
     while oldest.next_functions[0][0].name() == "SinBackward0":
         oldest = oldest.next_functions[0][0]
-    assert runtime.manager.manages(oldest._saved_self)
-    assert not runtime.manager.manages(newest._saved_self)
+    assert runtime.memory.addresses.manages(oldest._saved_self)
+    assert not runtime.memory.addresses.manages(newest._saved_self)
 
 
 def test_tensors_in_chunks_are_saved_as_references(runtime: Runtime) -> None:

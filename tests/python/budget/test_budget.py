@@ -347,7 +347,7 @@ def test_torchs_allocator_is_limited_to_what_the_share_leaves(
     runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
     try:
         assert gpu_budget.limits_device
-        share = DeviceOomHandler(runtime.manager, gpu_budget)
+        share = DeviceOomHandler(runtime.memory, gpu_budget)
         gpu_budget.sample()
         beside = _DEVICE - _CONTEXTS
         assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 9 * CHUNK_BYTES)

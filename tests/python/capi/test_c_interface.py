@@ -13,7 +13,7 @@ import pytest
 from harness import PACKAGE_PARENT
 from memtide import errors
 from memtide._capi import client, content_hash, library, optimizer_step, shared_part
-from memtide._capi.lost_chunks import LostChunks
+from memtide._capi.lost_chunks import LostChunks, no_names
 from memtide._memory.chunk_size import CANDIDATES, CANDIDATES_ON_DEVICE
 
 HEADER = PACKAGE_PARENT.parent / "client" / "memtide.h"
@@ -145,7 +145,7 @@ def test_tables_of_pieces_have_the_layout_of_c(tmp_path: Path) -> None:
     steps = optimizer_step.Steps()
     steps._lib = recorder  # type: ignore[assignment]
     steps._handle = ctypes.c_void_p()
-    steps.lost = LostChunks(lambda place: place, 0, 1)
+    steps.lost = LostChunks(lambda place: place, 0, 1, no_names)
     piece = optimizer_step.StepPiece(
         elements=10,
         gradient=11,

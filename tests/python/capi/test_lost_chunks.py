@@ -12,12 +12,13 @@ _BASE = 16 * _CHUNK_BYTES
 
 def lost_chunks(names: list[str]) -> LostChunks:
     """Chunk 100 + i is at place i; those of place 3 have these names."""
-    lost = LostChunks(lambda place: 100 + place, _BASE, _CHUNK_BYTES)
-    start = _BASE + 3 * _CHUNK_BYTES
-    lost.names_in = lambda first, end: (
-        names if (first, end) == (start, start + _CHUNK_BYTES) else []
+    chunk = (_BASE + 3 * _CHUNK_BYTES, _BASE + 4 * _CHUNK_BYTES)
+    return LostChunks(
+        lambda place: 100 + place,
+        _BASE,
+        _CHUNK_BYTES,
+        lambda first, end: names if (first, end) == chunk else [],
     )
-    return lost
 
 
 @pytest.mark.parametrize(

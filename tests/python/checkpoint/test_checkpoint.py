@@ -87,7 +87,7 @@ class Gate:
 
     def open_when_awaited(self, monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
         """Opens the gate as soon as a thread waits for a checkpoint to be written."""
-        pending = runtime.offloaded._checkpoints
+        pending = runtime.offloaded.checkpoints
         wait = pending.wait
 
         def opening() -> bool:
@@ -109,7 +109,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     chunks = len(runtime.client.kinds)
     train(model, optimizer, 3)
-    assert runtime.offloaded.steps == 5
+    assert runtime.offloaded.parts.steps == 5
     assert not checkpoint.done
     assert checkpoint.written_bytes == 0
     assert not (tmp_path / "a.safetensors").exists()
@@ -118,7 +118,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert checkpoint.wait(60)
     assert checkpoint.written_bytes == checkpoint.total_bytes
     assert_holds(checkpoint.path, expected)
-    runtime.offloaded._checkpoints.wait()
+    runtime.offloaded.checkpoints.wait()
     assert (
         len(runtime.client.kinds) <= chunks + 2
     )  # The shadow chunks that held the checkpoint are freed.
@@ -134,7 +134,7 @@ def test_a_step_that_needs_the_room_waits(
     gate = Gate(monkeypatch)
     checkpoint = memtide.checkpoint(tmp_path / "a.safetensors", model, optimizer)
     train(model, optimizer, 1)
-    shadows_of = runtime.offloaded._shadows.of
+    shadows_of = runtime.offloaded.parts.shadows.of
     tries = []
 
     def of(kinds: dict) -> dict:
@@ -144,11 +144,11 @@ def test_a_step_that_needs_the_room_waits(
             raise ResourceExhausted("full")
         return shadows_of(kinds)
 
-    monkeypatch.setattr(runtime.offloaded._shadows, "of", of)
+    monkeypatch.setattr(runtime.offloaded.parts.shadows, "of", of)
     runtime.offloaded.speculative.allowed = False  # Its attempts would be tries, too.
     train(model, optimizer, 1)
     assert tries == [False, True]
-    assert runtime.offloaded.steps == 4
+    assert runtime.offloaded.parts.steps == 4
     assert_holds(checkpoint.path, expected)
 
 
@@ -195,9 +195,9 @@ def test_a_checkpoint_is_written_before_a_step_that_fits_again(
 ) -> None:
     model, optimizer, expected, checkpoint = begin_checkpoint(runtime, tmp_path / "a.safetensors")
     runtime.offloaded.always = False
-    monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
+    monkeypatch.setattr(runtime.memory.pressure, "overflows", lambda: False)
     train(model, optimizer, 1)
-    assert runtime.offloaded.steps == 2
+    assert runtime.offloaded.parts.steps == 2
     assert checkpoint.done
     assert_holds(checkpoint.path, expected)
 
@@ -229,11 +229,11 @@ def test_a_model_may_end_before_its_checkpoint_is_written(runtime: Runtime, tmp_
     checkpoint = memtide.checkpoint(tmp_path / "last", model, optimizer)
     del model, optimizer
     gc.collect()
-    runtime.manager.trim_all()
+    runtime.memory.pressure.trim_all()
     runtimes.stop()
     assert_holds(checkpoint.path, expected)
-    runtime.manager.trim_all()
-    assert runtime.manager.chunks() == 0
+    runtime.memory.pressure.trim_all()
+    assert runtime.memory.arenas.chunks() == 0
 
 
 def test_a_script_that_ends_before_another_step_has_its_checkpoint(
@@ -260,15 +260,15 @@ def test_who_waits_before_another_step_has_the_file(runtime: Runtime, tmp_path: 
 
 def test_what_was_written_where_it_is_stays_where_it_is(runtime: Runtime, tmp_path: Path) -> None:
     model = network()
-    live = runtime.manager.live()
+    live = runtime.memory.arenas.storages.live()
     for turn in range(2):
         memtide.checkpoint(tmp_path / str(turn), model)
-        assert runtime.manager.live() == live
+        assert runtime.memory.arenas.storages.live() == live
     del model
     gc.collect()
-    assert runtime.manager.live() == []
-    runtime.manager.trim()
-    assert runtime.manager.chunks() == 0
+    assert runtime.memory.arenas.storages.live() == []
+    runtime.memory.pressure.trim()
+    assert runtime.memory.arenas.chunks() == 0
 
 
 def test_a_file_that_cannot_be_written_raises_and_leaves_nothing(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_an_interrupt_ends_more_than_the_file(
 
     monkeypatch.setattr(checkpoint, "_write_header", interrupted)
     runtime.offloaded.always = False
-    monkeypatch.setattr(runtime.manager, "overflows", lambda: False)
+    monkeypatch.setattr(runtime.memory.pressure, "overflows", lambda: False)
     with pytest.raises(KeyboardInterrupt):  # Raised by the step that writes the checkpoint first.
         train(model, optimizer, 1)
     assert checkpoint.done

@@ -14,7 +14,7 @@ from memtide._cli import doctor, status
 from memtide._cli.doctor import Verdict
 from memtide._daemon import inspection
 from memtide._daemon.inspection import HostMemory
-from memtide._torch_hooks import patches
+from memtide._torch_hooks.patching import patches
 
 DRIVER = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build\nGCC version: 12\n"

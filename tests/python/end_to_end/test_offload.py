@@ -42,20 +42,21 @@ import memtide
 from memtide._torch_hooks import runtime
 train(2)
 with memtide.offload(model, optimizer, host_pool="16MiB", ssd_pool=64 * 2**20) as handle:
-    manager = runtime.current().manager
+    memory = runtime.current().memory
+    manages = memory.addresses.manages
     train(2)
-    inside = [manager.manages(p) for p in model.parameters() if p.numel() > 600]
-    inside += [manager.manages(s["exp_avg"]) for p, s in optimizer.state.items() if p.numel() > 600]
-    inside += [manager.manages(p.grad) for p in model.parameters() if p.numel() > 600]
+    inside = [manages(p) for p in model.parameters() if p.numel() > 600]
+    inside += [manages(s["exp_avg"]) for p, s in optimizer.state.items() if p.numel() > 600]
+    inside += [manages(p.grad) for p in model.parameters() if p.numel() > 600]
     other = torch.nn.utils.skip_init(torch.nn.Linear, 512, 512)
     torch.nn.init.zeros_(other.weight)
     another = torch.optim.Adam(other.parameters())
     other(torch.ones(2, 512)).sum().backward()
     another.step()
     outside = [other.weight, other.weight.grad, another.state[other.weight]["exp_avg"]]
-    inside += [not manager.manages(tensor) for tensor in outside]
+    inside += [not manages(tensor) for tensor in outside]
     stats = handle.stats()
-chunks = manager.client.stats().chunks
+chunks = memory.client.stats().chunks
 train(1)
 with memtide.offload(model, optimizer):
     train(1)

@@ -11,7 +11,7 @@ from memtide._capi.client import Access, Home, Kind, Places
 from memtide._memory.activation_arena import ActivationArena
 from memtide._memory.arena import Storages
 from memtide._memory.leases import LeaseLedger
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide.errors import ResourceExhausted
 
 
@@ -138,41 +138,41 @@ def test_a_pool_that_is_full_is_asked_once_an_iteration(monkeypatch: pytest.Monk
     assert places(client, save(arena, 1)) == [0]
 
 
-def manager_with_device(most_host_homes: int) -> tuple[TensorManager, FakeClient]:
+def manager_with_device(most_host_homes: int) -> tuple[ManagedMemory, FakeClient]:
     client = FakeClient(handles_faults=False)
     client.most_host_homes = most_host_homes
-    return TensorManager(client, LeaseLedger(client)), client
+    return ManagedMemory(client, LeaseLedger(client)), client
 
 
 def test_activations_reach_ssd_only_where_that_is_allowed() -> None:
-    manager, client = manager_with_device(most_host_homes=2)
+    memory, client = manager_with_device(most_host_homes=2)
     size = ((CHUNK_BYTES,), (1,), torch.uint8)
-    saved = [manager.new_activation(*size) for _ in range(2)]
+    saved = [memory.allocator.activation(*size) for _ in range(2)]
     assert client.host_homes == {0, 1}
     with pytest.raises(ResourceExhausted):
-        manager.new_activation(*size)
-    saved.append(manager.new_activation(*size, allow_ssd=True))
-    saved.append(manager.new_activation(*size, home=Home.LOWEST))
+        memory.allocator.activation(*size)
+    saved.append(memory.allocator.activation(*size, allow_ssd=True))
+    saved.append(memory.allocator.activation(*size, home=Home.LOWEST))
     assert client.kinds == dict.fromkeys(range(4), Kind.ACTIVATION) and client.host_homes == {0, 1}
     assert len({tensor.data_ptr() for tensor in saved}) == 4
 
 
 def test_without_a_device_activations_have_their_home_on_ssd() -> None:
     client = FakeClient()
-    manager = TensorManager(client, LeaseLedger(client))
-    manager.new_activation((64,), (1,), torch.uint8)
+    memory = ManagedMemory(client, LeaseLedger(client))
+    memory.allocator.activation((64,), (1,), torch.uint8)
     assert client.kinds and not client.host_homes
 
 
 def test_steps_do_not_count_activations_and_prediction_does() -> None:
     client = FakeClient(lease_budget=8)
-    manager = TensorManager(client, LeaseLedger(client))
-    saved = [manager.new_activation((CHUNK_BYTES,), (1,), torch.uint8) for _ in range(20)]
-    assert manager.exceeds_lease_budget() and not manager.overflows()
+    memory = ManagedMemory(client, LeaseLedger(client))
+    saved = [memory.allocator.activation((CHUNK_BYTES,), (1,), torch.uint8) for _ in range(20)]
+    assert memory.pressure.exceeds_lease_budget() and not memory.pressure.overflows()
     saved.clear()
     gc.collect()
-    manager.end_activations()
+    memory.pressure.end_activations()
     # They come again: moments and the end of the iteration are to be reported.
-    assert manager.ledger.active and not manager.overflows()
-    manager.trim_all()
-    assert client.kinds == {} and not manager.ledger.active
+    assert memory.ledger.active and not memory.pressure.overflows()
+    memory.pressure.trim_all()
+    assert client.kinds == {} and not memory.ledger.active

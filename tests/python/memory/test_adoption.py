@@ -12,7 +12,7 @@ import pytest
 import torch
 from fake_client import FakeClient
 from memtide._capi.client import Kind
-from memtide._memory import adoption, tensor_manager
+from memtide._memory import adoption, left_memory
 from memtide._memory.duplicates import Duplicates
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
@@ -27,7 +27,7 @@ def runtime() -> Iterator[Runtime]:
 
 
 def manages(runtime: Runtime, *tensors: torch.Tensor | None) -> list[bool]:
-    return [tensor is not None and runtime.manager.manages(tensor) for tensor in tensors]
+    return [tensor is not None and runtime.memory.addresses.manages(tensor) for tensor in tensors]
 
 
 def test_parameters_gradients_and_state_are_in_chunks_of_their_kind(runtime: Runtime) -> None:
@@ -42,7 +42,7 @@ def test_parameters_gradients_and_state_are_in_chunks_of_their_kind(runtime: Run
     )
     kinds = {
         tensor.data_ptr(): {
-            runtime.client.kinds[place] for place in runtime.manager.span_places(tensor)
+            runtime.client.kinds[place] for place in runtime.memory.addresses.span_places(tensor)
         }
         for tensor in (weight, weight.grad, state["exp_avg"])
     }
@@ -60,7 +60,7 @@ def test_states_cross_the_borders_of_chunks_where_their_parameters_do(
     optimizer = make(model.parameters(), **more)
     model(torch.randn(4, 48)).sum().backward()
     optimizer.step()
-    chunk_bytes = runtime.manager.chunk_bytes
+    chunk_bytes = runtime.memory.addresses.chunk_bytes
     weights = [p for p in model.parameters() if p.numel() > 1024]
     of_parameters = [weight.data_ptr() % chunk_bytes for weight in weights]
     for name in ("exp_avg", "exp_avg_sq") if make is torch.optim.Adam else ("momentum_buffer",):
@@ -79,7 +79,7 @@ def test_states_that_were_loaded_lie_in_rows_too(runtime: Runtime) -> None:
     again = torch.optim.Adam(model.parameters())
     again.load_state_dict(saved)
     again.step()
-    chunk_bytes = runtime.manager.chunk_bytes
+    chunk_bytes = runtime.memory.addresses.chunk_bytes
     for name in ("exp_avg", "exp_avg_sq"):
         offsets = [again.state[p][name].data_ptr() % chunk_bytes for p in model.parameters()]
         assert offsets == [p.data_ptr() % chunk_bytes for p in model.parameters()]
@@ -91,7 +91,8 @@ def test_chunks_that_were_expected_and_not_needed_are_given_back(runtime: Runtim
     first = model[0]
     first(torch.randn(4, 48)).sum().backward()  # Only the first module has gradients.
     optimizer.step()
-    assert runtime.manager.chunks() == 12 + 3 + 2 * 3  # Parameters, one gradient, its two states.
+    # Parameters, one gradient, its two states.
+    assert runtime.memory.arenas.chunks() == 12 + 3 + 2 * 3
 
 
 def test_small_parameters_stay(runtime: Runtime) -> None:
@@ -137,7 +138,7 @@ def test_other_tensors_are_left_alone(runtime: Runtime, tensor: torch.Tensor) ->
         if isinstance(tensor, torch.nn.Parameter)
         else torch.nn.Parameter(tensor, requires_grad=False)
     )
-    assert runtime.manager.chunks() == 0
+    assert runtime.memory.arenas.chunks() == 0
 
 
 def _adopted_parameter(runtime: Runtime) -> torch.Tensor:
@@ -153,7 +154,7 @@ def _adopted_gradient(runtime: Runtime) -> torch.Tensor:
     weight = torch.nn.Linear(32, 32).weight
     weight.grad = torch.ones(32, 32)
     with torch.inference_mode():
-        assert adoption.adopt_gradient(runtime.manager, weight)
+        assert adoption.adopt_gradient(runtime.memory, weight)
     return weight.grad
 
 
@@ -161,7 +162,7 @@ def _adopted_state(runtime: Runtime) -> torch.Tensor:
     weight = torch.nn.Linear(32, 32).weight
     state = {"momentum": torch.ones(32, 32)}
     with torch.inference_mode():
-        adoption.adopt_state_of(runtime.manager, weight, state)
+        adoption.adopt_state_of(runtime.memory, weight, state)
     assert manages(runtime, state["momentum"]) == [True]
     return state["momentum"]
 
@@ -169,7 +170,7 @@ def _adopted_state(runtime: Runtime) -> torch.Tensor:
 def _adopted_shard(runtime: Runtime) -> torch.Tensor:
     shard = torch.ones(32, 32)
     with torch.inference_mode():
-        (moved,) = adoption.adopt_together(runtime.manager, [shard], Kind.PARAMETER)
+        (moved,) = adoption.adopt_together(runtime.memory, [shard], Kind.PARAMETER)
     return moved
 
 
@@ -177,7 +178,7 @@ def _adopted_shard_of_a_gradient(runtime: Runtime) -> torch.Tensor:
     gradient = SimpleNamespace(_local_tensor=torch.ones(32, 32))
     parameter: Any = SimpleNamespace(grad=gradient)
     with torch.inference_mode():
-        adoption.adopt_part_of_gradient(runtime.manager, parameter)
+        adoption.adopt_part_of_gradient(runtime.memory, parameter)
     assert manages(runtime, gradient._local_tensor) == [True]
     return gradient._local_tensor
 
@@ -186,7 +187,7 @@ def _moved_parameter(runtime: Runtime) -> torch.Tensor:
     weight, other = (torch.nn.Linear(32, 32).weight for _ in range(2))
     other.data.fill_(1)
     with torch.inference_mode():
-        assert adoption.move_to(runtime.manager, weight, other.untyped_storage())
+        assert adoption.move_to(runtime.memory, weight, other.untyped_storage())
     return weight
 
 
@@ -194,7 +195,7 @@ def _restored_parameter(runtime: Runtime) -> torch.Tensor:
     weight = torch.nn.Linear(32, 32).weight
     weight.data.fill_(1)
     with torch.inference_mode():
-        adoption.restore(runtime.manager, weight)
+        adoption.restore(runtime.memory, weight)
     assert manages(runtime, weight) == [False]
     return weight
 
@@ -245,7 +246,7 @@ def test_a_model_is_evaluated_before_it_is_trained(runtime: Runtime) -> None:
         return [p.detach().clone() for p in model.parameters()]
 
     managed = train()
-    assert runtime.manager.bytes_by_kind()[Kind.PARAMETER]
+    assert runtime.memory.arenas.bytes_by_kind()[Kind.PARAMETER]
     runtimes.stop()
     assert all(map(torch.equal, managed, train()))
     runtimes.start(FakeClient(), Observer(), adopt_everything=True)
@@ -322,7 +323,7 @@ def test_uninstalling_leaves_torch_as_it_was() -> None:
 def test_no_cache_is_emptied_after_the_first_step_of_a_run_that_never_ran_short(
     cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_manager, "_CACHED_BYTES", 16 << 10)
+    monkeypatch.setattr(left_memory, "_CACHED_BYTES", 16 << 10)
     runtimes.start(
         FakeClient(handles_faults=False, lease_budget=256), Observer(), adopt_everything=True
     )

@@ -72,7 +72,7 @@ def test_another_error_of_what_is_tried_again_is_the_scripts(runtime: Runtime) -
         tries.append(runtime.client.slots)
         raise RuntimeError("a mistake of the script")
 
-    handler = DeviceOomHandler(runtime.manager)
+    handler = DeviceOomHandler(runtime.memory)
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
     with pytest.raises(RuntimeError, match="a mistake of the script"):
         handler.retry(short, fail)
@@ -213,14 +213,14 @@ def test_too_little_pinned_memory_is_no_shortage_of_the_device(
 
 
 class _BigChunks:
-    """What a DeviceOomHandler uses of a TensorManager, with 100 slots of 64 MiB."""
+    """What a DeviceOomHandler uses of a ManagedMemory, with 100 slots of 64 MiB."""
 
     chunk_bytes = 64 << 20
     holding = False
     device = torch.device("cpu")
 
     def __init__(self) -> None:
-        self.client = self.ledger = self
+        self.client = self.ledger = self.addresses = self
         self.properties = SimpleNamespace(device_slots=100)
         self.limits = SimpleNamespace(min_slots=4)
         self.slots = 100
@@ -241,31 +241,31 @@ class _BigChunks:
 def test_a_library_is_given_512_mib_more_than_was_asked_and_they_stay_free(
     cpu_as_gpu: RecordingGpu,
 ) -> None:
-    manager = _BigChunks()
-    handler = DeviceOomHandler(manager)  # type: ignore[arg-type]
+    memory = _BigChunks()
+    handler = DeviceOomHandler(memory)  # type: ignore[arg-type]
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.25 GiB. GPU 0")
     handler.retry(error, lambda: None)
-    assert manager.slots == 100 - 20
+    assert memory.slots == 100 - 20
     handler.retry(RuntimeError(_LIBRARY_ERRORS[0]), lambda: None)
-    assert manager.slots == 80 - 80 // 8, "an eighth is more than 512 MiB"
-    manager.slots = handler._slots = 40
+    assert memory.slots == 80 - 80 // 8, "an eighth is more than 512 MiB"
+    memory.slots = handler._slots = 40
     handler.retry(RuntimeError(_LIBRARY_ERRORS[0]), lambda: None)
-    assert manager.slots == 40 - 8
+    assert memory.slots == 40 - 8
     handler.retry(error, lambda: None)
-    assert manager.slots == 32 - 20 - 8, "also for torch, from then on"
-    cpu_as_gpu.free_bytes = (20 + 8 + 3) * manager.chunk_bytes
+    assert memory.slots == 32 - 20 - 8, "also for torch, from then on"
+    cpu_as_gpu.free_bytes = (20 + 8 + 3) * memory.addresses.chunk_bytes
     for _ in range(2):
         handler.end_iteration()
-    assert manager.slots == 4 + 3
+    assert memory.slots == 4 + 3
 
 
 def test_what_other_jobs_have_taken_is_not_given_back_again(cpu_as_gpu: RecordingGpu) -> None:
-    manager = _BigChunks()
-    handler = DeviceOomHandler(manager)  # type: ignore[arg-type]
-    manager.slots = 50
+    memory = _BigChunks()
+    handler = DeviceOomHandler(memory)  # type: ignore[arg-type]
+    memory.slots = 50
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 640.00 MiB. GPU 0")
     handler.retry(error, lambda: None)
-    assert manager.slots == 50 - 10
+    assert memory.slots == 50 - 10
 
 
 def test_chunks_return_to_what_two_iterations_leave_free(script: Script) -> None:

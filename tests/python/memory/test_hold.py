@@ -30,7 +30,7 @@ def most(runtime: Runtime) -> int:
 
 
 def places(runtime: Runtime, *tensors: torch.Tensor) -> set[int]:
-    return {place for each in tensors for place in runtime.manager.element_places(each)}
+    return {place for each in tensors for place in runtime.memory.addresses.element_places(each)}
 
 
 @pytest.mark.parametrize("write", [False, True])

@@ -24,7 +24,7 @@ def runtime() -> Iterator[Runtime]:
 
 
 def manages(runtime: Runtime, *tensors: torch.Tensor | None) -> list[bool]:
-    return [tensor is not None and runtime.manager.manages(tensor) for tensor in tensors]
+    return [tensor is not None and runtime.memory.addresses.manages(tensor) for tensor in tensors]
 
 
 def test_saving_hands_no_chunk_to_the_kernel_that_may_not_fault_it_in(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_saving_hands_no_chunk_to_the_kernel_that_may_not_fault_it_in(tmp_path: 
     finally:
         runtimes.stop()
     assert len(written) == 2
-    assert not any(runtime.manager.in_range(address) for address in written)
+    assert not any(runtime.memory.addresses.in_range(address) for address in written)
     for name in ("watched", "ours"):
         loaded = torch.load(tmp_path / name)
         assert all(torch.equal(loaded[key], value) for key, value in plain.state_dict().items())
@@ -88,12 +88,12 @@ def test_what_fits_follows_the_share() -> None:
     runtime = runtimes.start(FakeClient(lease_budget=100), Observer(), adopt_everything=True)
     try:
         model = torch.nn.Linear(64, 64)  # Its weight takes four chunks.
-        assert runtime.manager.manages(model.weight)
+        assert runtime.memory.addresses.manages(model.weight)
         for slots, pressed, overflows in ((5, False, False), (4, True, False), (3, True, True)):
             runtime.client.slots, runtime.client.lease_budget = slots, slots - 1
             runtime.ledger.refresh()
-            assert runtime.manager.exceeds_lease_budget() == pressed
-            assert runtime.manager.overflows() == overflows
+            assert runtime.memory.pressure.exceeds_lease_budget() == pressed
+            assert runtime.memory.pressure.overflows() == overflows
     finally:
         runtimes.stop()
 

@@ -72,7 +72,7 @@ def test_what_has_no_other_owner_moves(
 ) -> None:
     parameter = torch.nn.Parameter(make(tmp_path))
     runtime.module_hooks.adopt_parameter(parameter)
-    assert runtime.manager.manages(parameter)
+    assert runtime.memory.addresses.manages(parameter)
     assert parameter.sum().item() == _COUNT
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_others_see_stays(runtime: Runtime, tmp_path: Path) -> None:
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         parameter = torch.nn.Parameter(loaded_from_a_mapping(tmp_path))
     runtime.module_hooks.adopt_parameter(parameter)
-    assert not runtime.manager.manages(parameter)
+    assert not runtime.memory.addresses.manages(parameter)
 
 
 def test_an_array_that_lives_stays(runtime: Runtime) -> None:
@@ -89,7 +89,7 @@ def test_an_array_that_lives_stays(runtime: Runtime) -> None:
     parameter = torch.nn.Parameter(torch.ones(_COUNT), requires_grad=False)
     parameter.data = gradient
     runtime.module_hooks.adopt_parameter(parameter)
-    assert not runtime.manager.manages(parameter)
+    assert not runtime.memory.addresses.manages(parameter)
     array[0] = 2
     assert parameter[0] == 2
 
@@ -121,4 +121,4 @@ def test_where_storages_cannot_be_read_only_what_can_be_resized_moves(
     of_file, own = torch.nn.Parameter(loaded(tmp_path)), torch.nn.Parameter(torch.ones(_COUNT))
     for parameter in (of_file, own):
         runtime.module_hooks.adopt_parameter(parameter)
-    assert [runtime.manager.manages(p) for p in (of_file, own)] == [False, True]
+    assert [runtime.memory.addresses.manages(p) for p in (of_file, own)] == [False, True]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from memtide._activations.kept_storages import KeptStorage, KeptStorages
 from memtide._activations.saved_tensor import SavedTensor
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.tensor_allocator import TensorAllocator
 from museum import (
     STEPS,
     WIDTH,
@@ -114,20 +114,20 @@ def many_of_one_size() -> Results:
 
 def a_ring_of_two_buffers(patch: pytest.MonkeyPatch) -> None:
     """A buffer is used again when another one was filled, though nothing has come back from it."""
-    new_activation = TensorManager.new_activation
+    new_activation = TensorAllocator.activation
     buffers: dict[Sequence[int], list[torch.Tensor]] = {}
 
     def next_in_ring(
-        manager: TensorManager, size: Sequence[int], *args: object, **kwargs: object
+        allocator: TensorAllocator, size: Sequence[int], *args: object, **kwargs: object
     ) -> torch.Tensor:
         ring = buffers.setdefault(size, [])
         if len(ring) < 2:
-            ring.append(new_activation(manager, size, *args, **kwargs))
+            ring.append(new_activation(allocator, size, *args, **kwargs))
         else:
             ring.reverse()
         return ring[-1]
 
-    patch.setattr(TensorManager, "new_activation", next_in_ring)
+    patch.setattr(TensorAllocator, "activation", next_in_ring)
 
 
 def a_graph_that_outlives_its_iteration() -> Results:

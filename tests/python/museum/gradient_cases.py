@@ -9,7 +9,7 @@ import torch
 from memtide._optimizer_step.offloaded_step import OffloadedSteps
 from memtide._optimizer_step.partition import Batch
 from memtide._optimizer_step.speculative_step import ComputedBatches, SpeculativeSteps
-from memtide._torch_hooks import multiply_by_one
+from memtide._torch_hooks.around_step import multiply_by_one
 from memtide._torch_hooks.module_hooks import ModuleHooks
 from museum import (
     STEPS,

@@ -20,7 +20,7 @@ from memtide._capi.client import Places
 from memtide._memory import adoption
 from memtide._memory.activation_arena import ActivationArena
 from memtide._memory.alignment import SMALLEST_BYTES
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._optimizer_step.partition import Batch
 from memtide._optimizer_step.speculative_step import Marks, SpeculativeSteps
 from memtide._torch_hooks import runtime as runtimes
@@ -133,7 +133,7 @@ def believing_parts(patch: pytest.MonkeyPatch) -> None:
 def moving_shared_tensors(patch: pytest.MonkeyPatch) -> None:
     """A tensor moves off the memory that others share with it."""
 
-    def any_large_one(manager: TensorManager, tensor: torch.Tensor, users: int = 1) -> bool:
+    def any_large_one(memory: ManagedMemory, tensor: torch.Tensor, users: int = 1) -> bool:
         return users == 1 and tensor.grad_fn is None and tensor.nbytes >= SMALLEST_BYTES
 
     patch.setattr(adoption, "_is_adoptable", any_large_one)

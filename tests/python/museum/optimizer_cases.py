@@ -10,10 +10,11 @@ import torch
 from memtide._capi.optimizer_step import StepOptions
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.alignment import SMALLEST_BYTES
-from memtide._memory.tensor_manager import TensorManager, tensors_in
-from memtide._optimizer_step import offloaded_step
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_parts import tensors_in
+from memtide._optimizer_step import offloaded_step, step_in_parts
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
-from memtide._torch_hooks import stepped_states
+from memtide._torch_hooks.around_step import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
 
@@ -79,11 +80,11 @@ def resumed_from_a_checkpoint() -> Results:
 def states_that_begin_again(patch: pytest.MonkeyPatch) -> None:
     """A state that comes into a chunk begins as a new one does."""
 
-    def begin(manager: TensorManager, parameter: Any, state: Any) -> None:
+    def begin(memory: ManagedMemory, parameter: Any, state: Any) -> None:
         for tensor in tensors_in(state):
-            if tensor.nbytes >= SMALLEST_BYTES and not manager.manages(tensor):
+            if tensor.nbytes >= SMALLEST_BYTES and not memory.addresses.manages(tensor):
                 tensor.zero_()
-        adopt_state_of(manager, parameter, state)
+        adopt_state_of(memory, parameter, state)
 
     patch.setattr(stepped_states, "adopt_state_of", begin)
 
@@ -111,14 +112,14 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
         form: FunctionalSignature,
         arguments: Arguments,
         options: StepOptions,
-        manager: Any,
+        memory: Any,
         *more: Any,
     ) -> Any:
         for values_of_state in (arguments[name] for name in form.states if arguments[name]):
             for index, parameter in enumerate(arguments["params"]):
                 if values_of_state[index] is None and parameter.nbytes >= SMALLEST_BYTES:
-                    values_of_state[index] = manager.new_state(parameter, 0, parameter).zero_()
-        return split(form, arguments, options, manager, *more)
+                    values_of_state[index] = memory.allocator.state(parameter, 0, parameter).zero_()
+        return split(form, arguments, options, memory, *more)
 
     patch.setattr(offloaded_step, "split", from_zeros)
 
@@ -145,7 +146,7 @@ def a_graph_of_weights_before_the_step() -> Results:
 
 def steps_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A step in parts leaves the versions of the parameters as they were."""
-    patch.setattr(offloaded_step, "increment_version", lambda _: None)
+    patch.setattr(step_in_parts, "increment_version", lambda _: None)
 
 
 CASES = [

@@ -10,7 +10,7 @@ import pytest
 import torch
 from memtide._memory import adoption, arena
 from memtide._memory.alignment import ALIGNMENT_BYTES
-from memtide._optimizer_step import offloaded_step, split, torch_kernels
+from memtide._optimizer_step import split, step_in_parts, torch_kernels
 from museum import (
     STEPS,
     WIDTH,
@@ -186,7 +186,7 @@ def layers_frozen_and_thawed() -> Results:
 
 
 def nothing_copied_beside_the_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(offloaded_step, "copies_of", lambda *_: {})
+    patch.setattr(step_in_parts, "copies_of", lambda *_: {})
 
 
 def masters_of_the_script() -> Results:

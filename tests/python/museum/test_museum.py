@@ -30,7 +30,7 @@ def test_it_trains_as_plain_torch(case: Case) -> None:
     results, run = under_memtide(case)
     assert same(results, plain(case))
     activations = run.runtime.activations
-    assert run.runtime.offloaded.steps and activations.moved_bytes
+    assert run.runtime.offloaded.parts.steps and activations.moved_bytes
     assert bool(activations.planning.recomputed) == (case.blocks and not case.alone)
     assert not case.blocks or list(activations.planning.reasons) == [case.alone] * bool(case.alone)
 

@@ -15,7 +15,9 @@ def by_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         OffloadedSteps,
         "_prefers_parts",
-        lambda steps: (steps.always or steps.calls.count_non_finite or steps._manager.overflows()),
+        lambda steps: (
+            steps.always or steps.calls.count_non_finite or steps._memory.pressure.overflows()
+        ),
     )
 
 

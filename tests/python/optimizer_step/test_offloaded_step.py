@@ -51,7 +51,7 @@ def stepped_as_plainly(work: Callable[[], list[torch.Tensor]]) -> FakeClient:
         offloaded = work()
     finally:
         runtimes.stop()
-    assert runtime.offloaded.steps == client.committed_steps == 4
+    assert runtime.offloaded.parts.steps == client.committed_steps == 4
     assert_same(offloaded, plain)
     return client
 
@@ -111,9 +111,9 @@ def test_states_of_small_parameters_stay_beside_them(runtime: Runtime) -> None:
         model(torch.randn(2, 2).bfloat16()).sum().backward()
         optimizer.step()
     bias, weight = optimizer.state[model.bias], optimizer.state[model.weight]
-    assert not runtime.manager.managed_in(bias)
-    assert len(runtime.manager.managed_in(weight)) == 3
-    assert not runtime.offloaded.here
+    assert not runtime.memory.addresses.managed_in(bias)
+    assert len(runtime.memory.addresses.managed_in(weight)) == 3
+    assert not runtime.offloaded.parts.here
 
 
 def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime) -> None:
@@ -124,8 +124,8 @@ def test_states_in_chunks_that_are_changed_here_are_said_to_be(runtime: Runtime)
     for _ in range(2):
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    assert len(runtime.manager.managed_in(optimizer.state[parameter])) == 2
-    assert "AdamW steps in the script's thread" in runtime.offloaded.here
+    assert len(runtime.memory.addresses.managed_in(optimizer.state[parameter])) == 2
+    assert "AdamW steps in the script's thread" in runtime.offloaded.parts.here
 
 
 @pytest.mark.usefixtures("by_the_daemon")
@@ -139,7 +139,7 @@ def test_bfloat16_is_stepped_as_bfloat16(runtime: Runtime) -> None:
         for options, _, _ in runtime.client.step_calls
     }
     assert formats == {(2, 2, 2)}
-    assert runtime.offloaded.steps == 4
+    assert runtime.offloaded.parts.steps == 4
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -286,9 +286,9 @@ def test_training_is_as_without(work: Callable[[], list[torch.Tensor]]) -> None:
         runtimes.stop()
     assert_same(offloaded, plain)
     if work is changed_after_super:
-        assert runtime.offloaded.steps == 0  # The class's own step runs in this process.
+        assert runtime.offloaded.parts.steps == 0  # The class's own step runs in this process.
     else:
-        assert runtime.offloaded.steps > 0
+        assert runtime.offloaded.parts.steps > 0
 
 
 def test_state_dicts_go_to_plain_torch_and_back() -> None:
@@ -311,7 +311,7 @@ def test_state_dicts_go_to_plain_torch_and_back() -> None:
     plain = plainly(lambda: work(lambda: None))
     try:
         assert_same(work(start), plain)
-        assert runtimes.current().offloaded.steps == 4
+        assert runtimes.current().offloaded.parts.steps == 4
         assert_same(work(runtimes.stop), plain)
     finally:
         runtimes.stop()
@@ -322,9 +322,9 @@ def test_twins_are_given_back_when_the_runtime_ends() -> None:
     runtime = runtimes.start(client, Observer(), adopt_everything=True)
     model = network()
     train(model, torch.optim.AdamW(model.parameters()))
-    assert len(client.kinds) > runtime.manager.chunks()
+    assert len(client.kinds) > runtime.memory.arenas.chunks()
     runtimes.stop()
-    assert len(client.kinds) == runtime.manager.chunks()
+    assert len(client.kinds) == runtime.memory.arenas.chunks()
 
 
 @pytest.mark.usefixtures("by_the_daemon")

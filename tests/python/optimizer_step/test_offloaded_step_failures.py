@@ -41,11 +41,11 @@ def test_shadow_chunks_get_the_room_of_chunks_that_hold_no_tensor(runtime: Runti
     model(torch.randn(5, 24)).pow(2).sum().backward()
     offloaded, committed = runtime.offloaded, runtime.client.committed_steps
     offloaded.speculative.forget()
-    offloaded._shadows.free()
+    offloaded.parts.shadows.free()
     held = []
     with pytest.raises(NoRoom):
         while True:
-            held.append(runtime.manager.new_activation([CHUNK_BYTES], [1], torch.uint8))
+            held.append(runtime.memory.allocator.activation([CHUNK_BYTES], [1], torch.uint8))
     held.clear()
     optimizer.step()
     assert offloaded.allowed
@@ -87,9 +87,9 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert_same(everything(model, optimizer), before)
-    assert (offloaded.steps, offloaded.skipped) == (2, 1)
+    assert (offloaded.parts.steps, offloaded.skipped) == (2, 1)
     train(model, optimizer, steps=1)
-    assert (offloaded.steps, offloaded.skipped) == (3, 1)
+    assert (offloaded.parts.steps, offloaded.skipped) == (3, 1)
     offloaded.skip_non_finite(skip=False)
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
@@ -105,7 +105,7 @@ def test_a_step_that_fails_on_the_way_leaves_everything_as_it_was(
     runtime.offloaded.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
     parameters = list(model.parameters())
-    assert 0 < sum(map(runtime.manager.manages, parameters)) < len(parameters)
+    assert 0 < sum(map(runtime.memory.addresses.manages, parameters)) < len(parameters)
     before = [p.detach().clone() for p in parameters]
     runtime.client.fail_part[call] = InvalidArgument("on purpose")
     with pytest.raises(InvalidArgument, match="on purpose"):
@@ -143,7 +143,7 @@ def test_without_room_for_twins_steps_are_made_here_for_good(
     runtimes.start(client, Observer(), adopt_everything=True)
     try:
         offloaded = work()
-        chunks = runtimes.current().manager.chunks()
+        chunks = runtimes.current().memory.arenas.chunks()
         assert len(client.kinds) == chunks  # No shadow chunk is left.
     finally:
         runtimes.stop()
@@ -162,7 +162,7 @@ def test_nothing_is_changed_here_before_the_commit(
     optimizer = torch.optim.SGD(decay_groups(model), lr=0.01, momentum=0.9)
     runtime.offloaded.always = True
     model(torch.randn(5, 24)).pow(2).sum().backward()
-    large = [p for p in model.parameters() if runtime.manager.manages(p)]
+    large = [p for p in model.parameters() if runtime.memory.addresses.manages(p)]
     before = [p.detach().clone() for p in large]
     fail_from(runtime.client, 1)
     with monkeypatch.context() as broken:
@@ -174,7 +174,7 @@ def test_nothing_is_changed_here_before_the_commit(
             assert not any("momentum_buffer" in optimizer.state[p] for p in large)
     optimizer.step()
     assert runtime.client.committed_steps == 1
-    assert runtime.offloaded.here
+    assert runtime.offloaded.parts.here
     assert not any(torch.equal(p, old) for p, old in zip(large, before, strict=True))
 
 

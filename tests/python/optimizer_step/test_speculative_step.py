@@ -51,7 +51,7 @@ def as_plain_torch(work: Work, *, settled: bool) -> Run:
         runtimes.stop()
     assert len(got) == len(expected)
     assert all(map(torch.equal, got, expected))
-    assert run.runtime.offloaded.steps > 0
+    assert run.runtime.offloaded.parts.steps > 0
     return run
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_left_when_the_runtime_ends_during_an_attempt() -> None:
     finally:
         runtimes.stop()
     assert not [t for t in threading.enumerate() if t.name.startswith("memtide-step")]
-    assert len(run.client.kinds) == run.runtime.manager.chunks()  # No shadow chunk is left.
+    assert len(run.client.kinds) == run.runtime.memory.arenas.chunks()  # No shadow chunk is left.
 
 
 def test_backward_does_not_wait_for_what_is_made(run: Run) -> None:
@@ -158,5 +158,5 @@ def test_where_a_call_might_wait_for_the_process_nothing_is_early(
         plain()
     finally:
         runtimes.stop()
-    assert run.runtime.offloaded.steps == STEPS
+    assert run.runtime.offloaded.parts.steps == STEPS
     assert not any(step.computed for step in run.waits.steps)

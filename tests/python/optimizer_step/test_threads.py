@@ -141,7 +141,7 @@ def test_a_model_that_a_thread_makes_beside_a_training_is_whole(
     training.step()
     assert made
     module = done(made[0])
-    assert runtime.manager.manages(module.weight)
+    assert runtime.memory.addresses.manages(module.weight)
     assert not module.weight.isnan().any()
     assert not runtime.offloaded.allowed
 
@@ -153,8 +153,8 @@ def test_what_a_thread_writes_beside_a_step_stays(
     training = Training(0)
     holder = nn.Module()
     holder.average = nn.Parameter(torch.ones(CHUNK_BYTES // 8), requires_grad=False)
-    (place,) = runtime.manager.element_places(holder.average)
-    assert place in runtime.manager.element_places(training.model[-1].weight)
+    (place,) = runtime.memory.addresses.element_places(holder.average)
+    assert place in runtime.memory.addresses.element_places(training.model[-1].weight)
     training.step()
     written = []
 

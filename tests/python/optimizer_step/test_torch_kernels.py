@@ -47,7 +47,7 @@ def test_steps_have_the_bits_of_plain_ones(client: FakeClient, name: str) -> Non
     assert_same(ours, plain)
     assert client.step_calls == [], "the daemon computes nothing"
     assert client.committed_steps == 4
-    assert not runtime.offloaded.here
+    assert not runtime.offloaded.parts.here
 
 
 def test_a_script_s_default_type_changes_no_bit(client: FakeClient) -> None:
@@ -243,7 +243,7 @@ def test_a_torch_with_other_bits_in_tiles_steps_whole_tensors(
         self_check, "step_in_tiles", lambda *arguments: arguments[3][0].fill_(math.nan)
     )
     assert_same(trained_by(name), plain)
-    assert client.begun_parts == 0 and runtime.offloaded.here
+    assert client.begun_parts == 0 and runtime.offloaded.parts.here
     printed = capsys.readouterr().err
     assert printed.count("gives other bits in parts") == 1
 

@@ -13,14 +13,16 @@ _GEOMETRY = Geometry(base=0, chunk_bytes=100)
 
 
 class Parameters:
-    """A manager of parameters, of which each place has 40 live bytes but for those in `empty`."""
+    """Arenas of parameters, of which each place has 40 live bytes but for those in `empty`."""
 
     def __init__(self, places: Sequence[int], empty: Sequence[int] = ()) -> None:
         self.places = set(places)
         self._empty = empty
+        self.storages = self
 
-    def parameter_places(self) -> set[int]:
-        return set(self.places)
+    def of(self, kind: Kind) -> Parameters:
+        assert kind is Kind.PARAMETER
+        return self
 
     def live(self) -> list[tuple[int, int]]:
         filled = sorted(self.places.difference(self._empty))

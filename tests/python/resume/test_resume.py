@@ -12,7 +12,7 @@ from fake_client import CHUNK_BYTES, FakeClient
 from memtide._capi.client import Kind
 from memtide._memory.alignment import GPU_ALIGNMENT_BYTES
 from memtide._memory.leases import LeaseLedger
-from memtide._memory.tensor_manager import TensorManager
+from memtide._memory.managed_memory import ManagedMemory
 from memtide._resume.agree_across_nodes import Agreement
 from memtide._resume.manifest_writer import small
 from memtide._resume.restored_storages import RestoredStorages
@@ -25,8 +25,8 @@ from memtide._resume.step_manifest import (
 )
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._torch_hooks.runtime import Runtime
-from memtide._torch_hooks.stepping import Stepping
 from memtide.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from torch import nn
 
@@ -107,19 +107,19 @@ def test_what_a_job_left_is_taken_over_where_it_is(client: FakeClient) -> None:
     start(client, None)
     first = build(OPTIMIZERS["adamw"], 0)
     train(*first, range(2))
-    manager = start(client, manifest_of(client)).manager
+    memory = start(client, manifest_of(client)).memory
     model, optimizer = build(OPTIMIZERS["adamw"], 1)
     own = set(client.kinds)
     model(torch.zeros(1, 24))
     attached = set(client.kinds) - own
-    large = [p for p in model.parameters() if manager.manages(p)]
+    large = [p for p in model.parameters() if memory.addresses.manages(p)]
     assert len(large) == 2
     for tensor in (t for p in large for t in (p, *optimizer.state[p].values())):
-        places = manager.element_places(tensor)
+        places = memory.addresses.element_places(tensor)
         assert not places or set(places) <= attached
-    chunks = manager.chunks()
-    manager.trim_all()  # Frees the chunks in which the parameters were before.
-    assert manager.chunks() < chunks
+    chunks = memory.arenas.chunks()
+    memory.pressure.trim_all()  # Frees the chunks in which the parameters were before.
+    assert memory.arenas.chunks() < chunks
     assert attached <= set(client.kinds)
 
 
@@ -137,13 +137,13 @@ def test_what_others_look_at_stays_and_takes_the_content(client: FakeClient) -> 
     # The chunks of the last step stay until this process has committed a step.
     runtime = runtimes.current()
     assert runtime is not None
-    runtime.manager.trim_all()
+    runtime.memory.pressure.trim_all()
     loss = model(torch.ones(1, 24)).sum()
     loss.backward()
-    chunks = runtime.manager.chunks()
+    chunks = runtime.memory.arenas.chunks()
     optimizer.step()
-    runtime.manager.trim_all()
-    assert runtime.manager.chunks() < chunks
+    runtime.memory.pressure.trim_all()
+    assert runtime.memory.arenas.chunks() < chunks
 
 
 def test_a_layout_with_less_padding_is_resumed_as_it_is(client: FakeClient) -> None:
@@ -160,18 +160,18 @@ def test_a_layout_with_less_padding_is_resumed_as_it_is(client: FakeClient) -> N
     runtime = start(client, manifest_of(client))
     model, optimizer = build(make, 1)
     assert train(model, optimizer, range(3, 6)) == plain[3:6]
-    manager = runtime.manager
-    managed = [p for p in model.parameters() if manager.manages(p)]
+    memory = runtime.memory
+    managed = [p for p in model.parameters() if memory.addresses.manages(p)]
     assert [p.data_ptr() % CHUNK_BYTES for p in managed] == [
-        a for p, a in zip(first[0].parameters(), at, strict=True) if manager.manages(p)
+        a for p, a in zip(first[0].parameters(), at, strict=True) if memory.addresses.manages(p)
     ]
     assert all(p.grad.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in managed)
     assert train(model, optimizer, range(6, 8)) == plain[6:]
     # What is freed of the old layout is used by the new one, and nothing overlaps.
     model[1].weight.data = torch.zeros(1)
     more = [nn.Linear(20 + n, 31, bias=False).weight for n in range(20)]
-    assert all(p.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in more if manager.manages(p))
-    live = manager.live()
+    assert all(p.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in more if memory.addresses.manages(p))
+    live = memory.arenas.storages.live()
     assert all(end <= start for (_, end), (start, _) in zip(live, live[1:], strict=False))
 
 
@@ -180,20 +180,20 @@ def saved_tensor(offset_bytes: int) -> SavedTensor:
 
 
 def test_states_of_several_rows_in_one_chunk_are_taken_over_too(client: FakeClient) -> None:
-    manager = TensorManager(client, LeaseLedger(client))
+    memory = ManagedMemory(client, LeaseLedger(client))
     place = client.allocate(Kind.OPTIMIZER_STATE, 1)
     parameters = [
         SavedParameter(small_one, {"a": saved_tensor(2048 * n), "b": saved_tensor(2048 * n + 1024)})
         for n, small_one in enumerate([SavedTensor([1], [1], "float32", content="AAAAAA==")] * 2)
     ]
     manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
-    restored = RestoredStorages(manager, manifest)
+    restored = RestoredStorages(memory, manifest)
     at = [restored.storage(saved_tensor(offset)).data_ptr() for offset in (0, 1024, 2048, 3072)]
     assert at == [at[0], at[0] + 1024, at[0] + 2048, at[0] + 3072]
-    assert manager.chunks() == 1
+    assert memory.arenas.chunks() == 1
     del restored
-    manager.trim_all()
-    assert manager.chunks() == 0
+    memory.pressure.trim_all()
+    assert memory.arenas.chunks() == 0
 
 
 def test_a_parameter_and_a_state_are_never_in_one_chunk(client: FakeClient) -> None:
@@ -201,17 +201,17 @@ def test_a_parameter_and_a_state_are_never_in_one_chunk(client: FakeClient) -> N
     parameters = [SavedParameter(saved_tensor(0), {"a": saved_tensor(1024)})]
     manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
     with pytest.raises(DataLoss, match="a parameter and a state in one chunk"):
-        RestoredStorages(TensorManager(client, LeaseLedger(client)), manifest)
+        RestoredStorages(ManagedMemory(client, LeaseLedger(client)), manifest)
 
 
 @pytest.mark.parametrize("offset_bytes", [4096 - 512, 512, 1 << 40])
 def test_a_note_of_what_cannot_be_is_data_loss(offset_bytes: int, client: FakeClient) -> None:
-    manager = TensorManager(client, LeaseLedger(client))
+    memory = ManagedMemory(client, LeaseLedger(client))
     place = client.allocate(Kind.PARAMETER, 1)
     parameters = [SavedParameter(saved_tensor(offset)) for offset in (0, offset_bytes)]
     manifest = StepManifest(client.chunk_ids(place, 1), [SavedOptimizer("Adam", 1, parameters)])
     with pytest.raises(DataLoss, match="the job's step manifest names 1024 bytes at"):
-        RestoredStorages(manager, manifest)
+        RestoredStorages(memory, manifest)
 
 
 def test_a_step_before_any_forward_pass_takes_the_job_up_as_well(client: FakeClient) -> None:
@@ -375,7 +375,7 @@ class Wire:
 def go_on_from(wire: Wire) -> None:
     runtime = runtimes.current()
     assert runtime is not None
-    runtime.go_on_from(wire)  # type: ignore[arg-type]
+    runtime.resumed_job.go_on_from(wire)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from harness import REPOSITORY
-from memtide._sharing.layers import delink, share_layers
 from memtide.errors import FailedPrecondition, InvalidArgument
+from memtide_methods.sharing.layers import delink, share_layers
 from torch import nn
 
 _LAYERS, _OF_LAYER = 4, 6  # _OF_LAYER: parameters of a layer.

@@ -6,8 +6,8 @@ import re
 
 import pytest
 import torch
-from memtide._sharing.named_layers import advice, find, layers_in
 from memtide.errors import InvalidArgument
+from memtide_methods.sharing.named_layers import advice, find, layers_in
 from torch import nn
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.shared_layers import SharedLayers
+from memtide_methods.sharing.shared_layers import SharedLayers
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +30,7 @@ def lines() -> Iterator[list[str]]:
     """What is reported while layers of `model.blocks` are to share until the second step."""
     lines: list[str] = []
     shared = SharedLayers("model.blocks", 2, lines.append)
-    runtimes.start(FakeClient(), Observer(), adopt_everything=True, shared_layers=shared)
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True, first_phases=[shared])
     yield lines
     runtimes.stop()
 

@@ -16,11 +16,11 @@ import torch.distributed as dist
 from fake_client import FakeClient
 from harness import SCRIPTS, Cli
 from memtide._launch import deferred_start, fully_sharded
-from memtide._sharing.layers import delink, share_layers
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.shared_layers import SharedLayers
 from memtide.errors import FailedPrecondition
+from memtide_methods.sharing.layers import delink, share_layers
+from memtide_methods.sharing.shared_layers import SharedLayers
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.state_dict import (
@@ -291,7 +291,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines: list[str] = []
     shared = SharedLayers("model.blocks", 2, lines.append)
     monkeypatch.setattr(deferred_start, "shared_layers", lambda: shared)
-    runtimes.start(FakeClient(), Observer(), adopt_everything=True, shared_layers=shared)
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True, first_phases=[shared])
     yield lines
     runtimes.stop()
 
@@ -328,7 +328,7 @@ def test_a_layer_that_a_script_shards_is_sharded_with_all_others(
         )
         assert shard._sharded_param_data.data_ptr() == weight._local_tensor.data_ptr()
         for tensor in (weight, optimizer.state[weight]["momentum_buffer"]):
-            assert runtime.manager.manages(tensor._local_tensor)
+            assert runtime.memory.addresses.manages(tensor._local_tensor)
 
 
 def test_layers_that_are_to_be_sharded_unlike_are_refused(mesh: Any, lines: list[str]) -> None:

@@ -50,7 +50,7 @@ def chunks() -> int:
     runtime = runtimes.current()
     assert runtime is not None
     for _ in range(2):  # What an iteration has used stays for the next one.
-        runtime.manager.end_activations()
+        runtime.memory.pressure.end_activations()
     return sum(kind is Kind.ACTIVATION for kind in runtime.client.kinds.values())
 
 

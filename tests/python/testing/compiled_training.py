@@ -9,7 +9,7 @@ import torch
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.compiled_leases import active_net
+from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 
@@ -80,9 +80,9 @@ class Graphs:
 
 def is_covered(runtime: Runtime, args: list[Any]) -> bool:
     """Whether all chunks of these tensors are leased, and lease dispatch is off."""
-    manager = runtime.manager
+    memory = runtime.memory
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    places = {place for each in tensors for place in manager.element_places(each)}
+    places = {place for each in tensors for place in memory.addresses.element_places(each)}
     return places <= runtime.client.in_use() and active_net() is None
 
 

@@ -22,7 +22,7 @@ from memtide._capi.client import (
     Properties,
     Stats,
 )
-from memtide._capi.lost_chunks import LostChunks
+from memtide._capi.lost_chunks import LostChunks, no_names
 from memtide.errors import Aborted, FailedPrecondition, NotFound, ResourceExhausted
 from torch import nn
 from torch.utils.dlpack import to_dlpack
@@ -59,7 +59,7 @@ class FakeClient(FakeSteps):
             kernel_faults=kernel_faults and handles_faults,
             handles_faults=handles_faults,
         )
-        self.lost = LostChunks(lambda place: place, base, CHUNK_BYTES)
+        self.lost = LostChunks(lambda place: place, base, CHUNK_BYTES, no_names)
         self.ranks = 1
         self.limits = Limits(
             chunks_per_call=4096,

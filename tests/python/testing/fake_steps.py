@@ -52,7 +52,6 @@ class FakeSteps:
         self._read: dict[int, list[bytearray]] = {}
         self.committed_steps = 0
         self.before_commit: Callable[[], object] = lambda: None
-        self._seen: dict[int, int] = {}  # The content of places when `versions` named them last.
         self.commits_with_all_ranks = 0
         self.committed_manifest = b""
         # What is raised for a part, by its number, in the daemon or here.
@@ -171,15 +170,13 @@ class FakeSteps:
         *,
         keep_old_content: bool,
         with_all_ranks: bool = False,
-        if_unwritten: bool = False,
+        unwritten: Sequence[tuple[int, int]] = (),
     ) -> None:
         if step == self.committed_steps:
             return
         self.before_commit()
-        if if_unwritten:
-            for place in set(places) & self._seen.keys():
-                if self._seen[place] != hash(self._bytes(place)):
-                    raise Aborted("a chunk was written meanwhile")
+        if unwritten and list(unwritten) != self.versions(places):
+            raise Aborted("a chunk was written meanwhile")
         self.commits_with_all_ranks += with_all_ranks
         if step != self.committed_steps + 1:
             raise FailedPrecondition("not the next step")
@@ -201,8 +198,7 @@ class FakeSteps:
         """The id of each chunk, and a number that changes with its content."""
         if any(place not in self.kinds for place in places):
             raise NotFound("no chunk there")
-        self._seen.update((place, hash(self._bytes(place))) for place in places)
-        return [(place + _FIRST_ID, self._seen[place]) for place in places]
+        return [(place + _FIRST_ID, hash(self._bytes(place))) for place in places]
 
     def attach(self, ids: Sequence[int]) -> int:
         """Attaches copies, because here the session that has the chunks is still this one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memtide._plan_file.answer import Answer, Busy, Choice, Moved
 from memtide._plan_file.machine import Device, Drive, Machine
 from memtide._plan_file.model import Block, Model
-from memtide._plan_file.question import Planned
+from memtide._plan_file.question import AnsweredQuestion
 from memtide._plan_file.training import Training
 
 MIB = 2**20
@@ -53,9 +53,11 @@ def model() -> Model:
     )
 
 
-def planned(middle: tuple[str, ...] = ("keep",) * BLOCKS, *, device_pool_bytes: int = 0) -> Planned:
+def planned(
+    middle: tuple[str, ...] = ("keep",) * BLOCKS, *, device_pool_bytes: int = 0
+) -> AnsweredQuestion:
     """A plan that fits. `middle`: what it chooses for the four blocks."""
-    return Planned(
+    return AnsweredQuestion(
         model=model(),
         machine=machine(),
         training=Training(batch=2, sequence=64, micro_batch=2, compute_type="float32"),

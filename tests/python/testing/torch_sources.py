@@ -17,9 +17,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memtide._torch_hooks import patches
-from memtide._torch_hooks.patch_row import OLDEST_TORCH, Version
-from memtide._torch_hooks.patch_table import PATCHES
+from memtide._torch_hooks.patching import patches
+from memtide._torch_hooks.patching.patch_row import OLDEST_TORCH, Version
+from memtide._torch_hooks.patching.patch_table import PATCHES
 
 PACKAGE = Path(patches.__file__).parents[1]
 _PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")  # Without CUDA, so tenths of the size.

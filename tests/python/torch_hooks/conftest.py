@@ -13,7 +13,7 @@ from lease_dispatched import ROOMY
 from memtide._memory import device_oom
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.lease_dispatch import LeaseDispatchMode
+from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.runtime import Runtime
 
 

@@ -19,8 +19,8 @@ from compiled_training import (
     start,
 )
 from memtide._capi.client import Access, Phase
-from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.on_gpu import device_guards
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
@@ -46,7 +46,7 @@ def test_a_region_is_reported_and_leased_ahead_as_a_module_is(host: bool) -> Non
         places = {
             place
             for each in (first.first, first.second)
-            for place in runtime.manager.span_places(each.weight)
+            for place in runtime.memory.addresses.span_places(each.weight)
         }
         together = [set(leased) for leased, _ in runtime.client.acquired]
         assert together.count(places) >= 2, "in forward, and in backward"
@@ -67,7 +67,7 @@ def test_a_region_that_writes_to_parameters_leases_them_for_writing(runtime: Run
     runtime.client.acquired.clear()
     compiled(torch.randn(2, WIDTH))
     assert torch.equal(scaled.weight, before * 2)
-    places = [runtime.manager.span_places(each.weight)[0] for each in (scaled, read)]
+    places = [runtime.memory.addresses.span_places(each.weight)[0] for each in (scaled, read)]
     accesses = [{a for p, a in runtime.client.acquired if place in p} for place in places]
     assert Access.WRITE in accesses[0]
     assert accesses[1] == {Access.READ}
@@ -156,7 +156,7 @@ def test_tensors_made_of_others_are_leased_by_their_parts(runtime: Runtime) -> N
     torch.compile(lambda x: x * 2, backend=graphs)(pair)
     leased = {place for places, _ in runtime.client.acquired for place in places}
     for each in (first, second):
-        assert set(runtime.manager.span_places(each.weight)) <= leased
+        assert set(runtime.memory.addresses.span_places(each.weight)) <= leased
     assert graphs.unleased == []
 
 

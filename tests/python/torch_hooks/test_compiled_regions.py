@@ -121,7 +121,7 @@ def test_in_host_memory_a_region_whose_parts_do_not_fit_either_is_compiled_whole
 
 def test_a_region_notices_a_new_parameter_in_the_memory_of_another(runtime: Runtime) -> None:
     (first,) = one_chunk_each(1)
-    region = compiled_regions._Region(runtime.manager, "region")
+    region = compiled_regions._Region(runtime.memory.addresses, "region")
     known = region.look_at([first])
     assert region.look_at([first]) is known
     second = nn.Parameter(first.data, requires_grad=False)
@@ -165,8 +165,8 @@ def test_what_was_compiled_under_memtide_runs_on_without_it(runtime: Runtime) ->
     training.losses(2)
     runtimes.stop()
     for parameter in training.model.parameters():
-        if runtime.manager.manages(parameter):
-            restore(runtime.manager, parameter)
+        if runtime.memory.addresses.manages(parameter):
+            restore(runtime.memory, parameter)
     runtime.client.acquired.clear()
     runtime.client.reported.clear()
     training.losses(2)

@@ -91,6 +91,6 @@ def test_a_step_in_a_compiled_function_is_made_as_it_is(host: bool) -> None:
             ours.append(loss.item())
         assert ours == pytest.approx(plain, rel=1e-5)
         states = training.optimizer.state.values()
-        assert sum(len(runtime.manager.managed_in(state)) for state in states) == 2 * ALL
+        assert sum(len(runtime.memory.addresses.managed_in(state)) for state in states) == 2 * ALL
     finally:
         runtimes.stop()

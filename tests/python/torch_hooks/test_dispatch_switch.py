@@ -71,9 +71,9 @@ def test_gradients_stay_where_torch_makes_them_and_their_chunks_are_freed(
     training = Training()
     training.step()
     weight = training.model[0].weight
-    assert runtime.manager.manages(weight.grad)
+    assert runtime.memory.addresses.manages(weight.grad)
     training.warm_up()
-    assert not runtime.manager.manages(weight.grad)
+    assert not runtime.memory.addresses.manages(weight.grad)
     assert Kind.GRADIENT not in runtime.client.kinds.values()
 
 
@@ -85,7 +85,7 @@ def test_gradients_that_a_script_zeroes_are_used_where_they_are(runtime: Runtime
         covered = runtime.ledger.holding
         training.optimizer.step()
     assert covered
-    assert runtime.manager.manages(training.model[0].weight.grad)
+    assert runtime.memory.addresses.manages(training.model[0].weight.grad)
 
 
 def test_module_hooks_are_out_in_lean_phases_and_back_after_them(runtime: Runtime) -> None:
@@ -117,8 +117,8 @@ def test_what_took_the_place_of_adopted_tensors_is_adopted_some_iterations_later
     state["exp_avg"] = state["exp_avg"].clone()
     for _ in range(16):
         training.step()
-    assert runtime.manager.manages(weight)
-    assert runtime.manager.manages(state["exp_avg"])
+    assert runtime.memory.addresses.manages(weight)
+    assert runtime.memory.addresses.manages(state["exp_avg"])
 
 
 def test_a_chunk_that_is_new_is_leased_at_once(runtime: Runtime) -> None:
@@ -127,7 +127,7 @@ def test_a_chunk_that_is_new_is_leased_at_once(runtime: Runtime) -> None:
 
     def add() -> None:
         added = nn.Linear(128, 128)
-        assert runtime.manager.manages(added.weight)
+        assert runtime.memory.addresses.manages(added.weight)
         assert chunks_of(runtime) > before
         assert runtime.client.in_use() == chunks_of(runtime)
 
@@ -141,7 +141,7 @@ def test_what_is_new_and_does_not_fit_stays_in_ordinary_memory(runtime: Runtime)
     def add() -> None:
         assert runtime.ledger.holding
         large = nn.Linear(256, 256)  # 64 chunks.
-        assert not runtime.manager.manages(large.weight)
+        assert not runtime.memory.addresses.manages(large.weight)
         assert large.weight.sum().isfinite()
         assert large.weight.grad is None
 
@@ -245,7 +245,7 @@ def test_states_of_a_second_optimizer_are_born_in_chunks(runtime: Runtime) -> No
     training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=1e-2)
     training.step()
     state = training.optimizer.state[training.model[0].weight]
-    assert runtime.manager.manages(state["exp_avg"])
+    assert runtime.memory.addresses.manages(state["exp_avg"])
     assert runtime.client.in_use() == set()
 
 
@@ -277,7 +277,7 @@ def test_no_phase_begins_while_the_offloaded_steps(
 
 def test_no_phase_begins_for_a_named_job(runtime: Runtime) -> None:
     training = Training().warm_up()
-    runtime._resumed_job = object()  # type: ignore[assignment]
+    runtime.resumed_job = object()  # type: ignore[assignment]
     assert not begins_phase(runtime, training)
 
 
@@ -362,5 +362,5 @@ def test_the_second_of_two_optimizers_steps_on_leased_chunks(
     runtime.client.acquired.clear()
     second.optimizer.step()
     leased = {place for places, _ in runtime.client.acquired for place in places}
-    assert seen and set(runtime.manager.span_places(second.model[0].weight)) <= leased
+    assert seen and set(runtime.memory.addresses.span_places(second.model[0].weight)) <= leased
     assert runtime.client.in_use() == set()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import foreach_batching
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.around_step import foreach_batching
 from torch import nn
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -74,7 +74,7 @@ def test_what_fits_goes_in_one_call() -> None:
     )
     try:
         layer = nn.Linear(16, 16)
-        wrapped = foreach_batching.in_groups(runtime.manager, runtime.observer, update)
+        wrapped = foreach_batching.in_groups(runtime.memory, runtime.observer, update)
         wrapped([layer.weight, layer.bias], scale=2.0)
         wrapped([], scale=2.0)
     finally:

@@ -48,8 +48,9 @@ def test_parts_in_chunks_give_the_same(kind: str, cli: Cli, tmp_path: Path) -> N
     assert statistics["offloaded_steps"] >= 4
 
 
-def _manager(*, holding: bool = False) -> Any:
-    return SimpleNamespace(here=True, ledger=SimpleNamespace(holding=holding))
+def _memory(*, holding: bool = False) -> Any:
+    addresses = SimpleNamespace(here=True)
+    return SimpleNamespace(addresses=addresses, ledger=SimpleNamespace(holding=holding))
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def adopted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The parameters whose gradients are adopted."""
     parameters: list[str] = []
     monkeypatch.setattr(
-        fsdp, "adopt_part_of_gradient", lambda _manager, parameter: parameters.append(parameter)
+        fsdp, "adopt_part_of_gradient", lambda _memory, parameter: parameters.append(parameter)
     )
     return parameters
 
@@ -68,19 +69,19 @@ def test_gradients_are_adopted_when_their_device_has_reduced_them(
 ) -> None:
     shard = SimpleNamespace(sharded_param="a gradient")
     group = SimpleNamespace(device=torch.device(device), fsdp_params=[shard])
-    fsdp.reducing(_manager(), lambda _: None)(group)
+    fsdp.reducing(_memory(), lambda _: None)(group)
     assert adopted == (["a gradient"] if device == "cpu" else [])
-    fsdp.finalizing(_manager(), lambda _: None)(group)
+    fsdp.finalizing(_memory(), lambda _: None)(group)
     assert adopted[-1] == "a gradient"
 
 
 def test_gradients_stay_where_they_are_while_all_chunks_are_held(adopted: list[str]) -> None:
-    manager = _manager(holding=True)
+    memory = _memory(holding=True)
     group = SimpleNamespace(
         device=torch.device("cpu"), fsdp_params=[SimpleNamespace(sharded_param="a gradient")]
     )
-    fsdp.reducing(manager, lambda _: None)(group)
-    fsdp.finalizing(manager, lambda _: None)(group)
+    fsdp.reducing(memory, lambda _: None)(group)
+    fsdp.finalizing(memory, lambda _: None)(group)
     assert adopted == []
 
 

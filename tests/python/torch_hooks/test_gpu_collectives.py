@@ -13,8 +13,8 @@ from fake_client import FakeClient, one_chunk_each
 from memtide._capi.client import Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.gpu_collectives import GpuCollectives
-from memtide._torch_hooks.patch_table import PATCHES
+from memtide._torch_hooks.on_gpu.gpu_collectives import GpuCollectives
+from memtide._torch_hooks.patching.patch_table import PATCHES
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import ResourceExhausted
 
@@ -90,7 +90,7 @@ def streams(collectives: GpuCollectives) -> Group:
 
 
 def places(runtime: Runtime, *tensors: torch.Tensor) -> set[int]:
-    return {place for tensor in tensors for place in runtime.manager.span_places(tensor)}
+    return {place for tensor in tensors for place in runtime.memory.addresses.span_places(tensor)}
 
 
 def test_a_backends_own_threads_have_leases_until_the_collective_is_complete(

@@ -25,7 +25,7 @@ def test_before_the_first_phase_it_needs_room_for_gradients_too(
 ) -> None:
     training = Training()
     training.step()
-    gradient_bytes = runtime.manager.gradient_bytes
+    gradient_bytes = runtime.memory.arenas.gradients.peak_bytes
     assert gradient_bytes == 2 * training.model[0].weight.nbytes
     cuda.update(stats_of_cuda(reserved_bytes=1126 + gradient_bytes + reserved_bytes))
     training.step()
@@ -93,10 +93,10 @@ def test_a_state_beside_a_full_hold_is_in_ordinary_memory(
     training = Training().warm_up()
     assert begins_phase(runtime, training)
     monkeypatch.setattr(runtime.ledger, "extend_hold", lambda _places: False)
-    state = runtime.manager.new_state(
+    state = runtime.memory.allocator.state(
         torch.empty(1 << 20, device="meta"), 7, training.model[0].weight
     )
-    assert state.numel() == 1 << 20 and not runtime.manager.manages(state)
+    assert state.numel() == 1 << 20 and not runtime.memory.addresses.manages(state)
 
 
 @pytest.mark.parametrize(("more_bytes", "covered"), [(100, True), (101, False)])

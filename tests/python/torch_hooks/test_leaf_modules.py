@@ -67,7 +67,7 @@ def test_a_leaf_s_chunks_are_leased_in_both_passes_and_not_afterwards(
     runtime: Runtime, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight = training.model[2].weight
-    places = set(runtime.manager.span_places(weight))
+    places = set(runtime.memory.addresses.span_places(weight))
     leased: list[bool] = []
     original = functional.linear
 
@@ -109,11 +109,11 @@ def _losses() -> list[float]:
 
 def test_an_input_in_a_chunk_is_leased(runtime: Runtime, leaf: nn.Linear, seen: list[str]) -> None:
     other = nn.Linear(64, 64)
-    assert runtime.manager.manages(other.weight)
+    assert runtime.memory.addresses.manages(other.weight)
     runtime.client.acquired.clear()
     leaf(other.weight.detach())
     assert _FORWARD in seen
-    places = tuple(runtime.manager.span_places(other.weight))
+    places = tuple(runtime.memory.addresses.span_places(other.weight))
     assert any(set(places) <= set(each) for each, _ in runtime.client.acquired)
 
 
@@ -325,12 +325,12 @@ def test_the_adoption_of_gradients_leases_for_itself(
     seen.clear()
     runtime.client.acquired.clear()
     loss.backward()
-    assert runtime.manager.manages(weight.grad)
+    assert runtime.memory.addresses.manages(weight.grad)
     assert "aten.set_.source_Storage_storage_offset" not in seen
     written = {
         p for places, access in runtime.client.acquired if access is Access.WRITE for p in places
     }
-    assert set(runtime.manager.span_places(weight.grad)) <= written
+    assert set(runtime.memory.addresses.span_places(weight.grad)) <= written
 
 
 def test_a_node_that_raises_leaves_lease_dispatch_on_and_its_leases_end(
@@ -362,7 +362,7 @@ def test_other_threads_run_leaves_so_too(leaf: nn.Linear, seen: list[str]) -> No
 def test_small_parameters_are_stepped_unseen_and_all_others_are_leased(
     runtime: Runtime, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not runtime.manager.manages(training.model[0].bias)
+    assert not runtime.memory.addresses.manages(training.model[0].bias)
     adam = importlib.import_module("torch.optim.adam")
     update, modes = adam._single_tensor_adam, []
 
@@ -382,7 +382,8 @@ def test_a_leaf_that_does_not_fit_beside_kept_leases_is_refused_with_both_number
     runtime: Runtime, leaf: nn.Linear
 ) -> None:
     others = nn.Linear(64, 64 * (_TIGHT // 4))
-    leases = runtime.ledger.keep(Places(runtime.manager.span_places(others.weight)), Places(()))
+    places = Places(runtime.memory.addresses.span_places(others.weight))
+    leases = runtime.ledger.keep(places, Places(()))
     with pytest.raises(ResourceExhausted, match=f"touches 4 chunks .* lease {_TIGHT}"):
         leaf(torch.ones(1, 64))
     leases.release()

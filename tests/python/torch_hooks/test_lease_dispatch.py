@@ -14,8 +14,8 @@ import torch
 from fake_client import CHUNK_BYTES, FakeClient, one_chunk_each
 from memtide._capi.client import CUDA_SETTINGS, Access, Places
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import device_guards
 from memtide._torch_hooks import runtime as runtimes
+from memtide._torch_hooks.on_gpu import device_guards
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import FailedPrecondition, ResourceExhausted
@@ -34,7 +34,7 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
 
 
 def leased_for(runtime: Runtime, parameter: torch.Tensor) -> list[Access]:
-    place = runtime.manager.span_places(parameter)[0]
+    place = runtime.memory.addresses.span_places(parameter)[0]
     return [access for places, access in runtime.client.acquired if place in places]
 
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_cut_says_what_to_do(runtime: Runtime, operation: Any, na
 def test_uses_that_only_make_things_fast_give_way(runtime: Runtime) -> None:
     parameters = one_chunk_each(8)
     for parameter in parameters[:5]:
-        places = Places(runtime.manager.span_places(parameter))
+        places = Places(runtime.memory.addresses.span_places(parameter))
         assert runtime.ledger.lease(places, Access.READ) is not None
     assert torch.stack(parameters[3:]).shape == (5, CHUNK_BYTES // 4)
 
@@ -400,5 +400,5 @@ def test_backward_runs_under_lease_dispatch(runtime: Runtime) -> None:
     layer(torch.ones(2, 32)).sum().backward()
     assert Access.READ in leased_for(runtime, layer.weight)
     assert layer.weight.grad is not None
-    assert runtime.manager.manages(layer.weight.grad)
+    assert runtime.memory.addresses.manages(layer.weight.grad)
     torch.testing.assert_close(layer.weight.grad.clone(), torch.full((32, 32), 2.0))

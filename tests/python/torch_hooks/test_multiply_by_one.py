@@ -48,7 +48,7 @@ class Multiplied:
 
     def take(self, runtime: Runtime) -> int:
         """The number of these tensors in chunks since the last call."""
-        count = sum(map(runtime.manager.in_range, self._addresses))
+        count = sum(map(runtime.memory.addresses.in_range, self._addresses))
         self._addresses.clear()
         return count
 
@@ -208,7 +208,7 @@ def test_tensors_that_stand_for_others_are_torchs() -> None:
     try:
         (parameter,) = one_chunk_each(1)
         rows = parameter.add_(3).view(32, 32)
-        assert runtime.manager.manages(rows)
+        assert runtime.memory.addresses.manages(rows)
         vmap(lambda row, factor: row.mul_(factor))(rows, torch.ones(32))
         assert rows.mean() == 3
         twice = torch.compile(lambda x: torch._foreach_mul_([x.mul_(1.0)], 2.0), backend="eager")

@@ -46,7 +46,7 @@ def accesses(runtime: Runtime, *tensors: torch.Tensor) -> list[set[Access]]:
         {
             access
             for places, access in runtime.client.acquired
-            if runtime.manager.span_places(tensor)[0] in places
+            if runtime.memory.addresses.span_places(tensor)[0] in places
         }
         for tensor in tensors
     ]

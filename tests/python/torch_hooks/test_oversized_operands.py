@@ -39,12 +39,12 @@ class Operands(TorchDispatchMode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
-        self._manager = runtime.manager
+        self._memory = runtime.memory
         self.oversized: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        most = max((len(self._manager.element_places(t)) for t in tensors), default=0)
+        most = max((len(self._memory.addresses.element_places(t)) for t in tensors), default=0)
         if most > BUDGET and not only_views(func):
             self.oversized.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
@@ -120,7 +120,7 @@ def test_the_graph_keeps_no_copy(runtime: Runtime) -> None:
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         model(torch.randn(5, 100, requires_grad=True))
-    assert [runtime.manager.manages(t) for t in saved if t.numel() == 7000] == [True]
+    assert [runtime.memory.addresses.manages(t) for t in saved if t.numel() == 7000] == [True]
 
 
 def test_a_copy_leases_no_more_than_there_is_room_for(client: FakeClient, runtime: Runtime) -> None:
@@ -129,7 +129,7 @@ def test_a_copy_leases_no_more_than_there_is_room_for(client: FakeClient, runtim
     torch.randn(5, 100) @ weight.t()
     leased = [places for places, _ in client.acquired]
     assert sorted(place for places in leased for place in places) == list(
-        runtime.manager.element_places(weight)
+        runtime.memory.addresses.element_places(weight)
     )
     assert not client.in_use()
 

@@ -14,12 +14,12 @@ import torch
 from fake_client import FakeClient
 from memtide import errors
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks import patches
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.attributes import Attributes
-from memtide._torch_hooks.later_patches import LaterPatches
-from memtide._torch_hooks.patch_row import OLDEST_TORCH
-from memtide._torch_hooks.patch_table import PATCHES
+from memtide._torch_hooks.patching import patches
+from memtide._torch_hooks.patching.attributes import Attributes
+from memtide._torch_hooks.patching.later_patches import LaterPatches
+from memtide._torch_hooks.patching.patch_row import OLDEST_TORCH
+from memtide._torch_hooks.patching.patch_table import PATCHES
 
 
 def own_attributes(owners: list[Any]) -> list[dict[str, Any]]:
@@ -173,8 +173,8 @@ import importlib, sys
 from fake_client import FakeClient
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.later_patches import LATER
-from memtide._torch_hooks.patch_table import PATCHES
+from memtide._torch_hooks.patching.later_patches import LATER
+from memtide._torch_hooks.patching.patch_table import PATCHES
 
 late = [p for p in PATCHES if ".fsdp." in p.module and p not in LATER]
 def replaced():

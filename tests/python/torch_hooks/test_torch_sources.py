@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_sources
-from memtide._torch_hooks import patches
+from memtide._torch_hooks.patching import patches
 from torch_sources import TorchSources
 
 INSTALLED = Path(torch.__file__).parents[1]

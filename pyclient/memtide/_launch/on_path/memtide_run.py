@@ -1,4 +1,4 @@
-"""What torch calls when a process imports it that `memtide run` has started.
+"""The functions that torch calls when a process of `memtide run` imports it.
 
 Torch calls the entry points of the group torch.backends at the end of its import. The folder of
 this file is on PYTHONPATH in such processes, with an entry point that names `torch_imported`; the

@@ -1,0 +1,98 @@
+// Calls: the calls about chunks that wait: allocations, fetches, step parts and evictions, from
+// their admission to their answer, and the leases that they grant. Engine-internal.
+#ifndef MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
+#define MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/errors.h"
+#include "daemon/engine/memory/memory.h"
+#include "daemon/engine/residency/residency.h"
+
+namespace memtide {
+
+class Calls {
+ public:
+  Calls(Core& core, Memory& memory, Residency& residency)
+      : core_(core), memory_(memory), residency_(residency) {}
+
+  void On(const AllocateCall& event);
+  // Serves waiting allocations as far as the home tier has memory.
+  void AllocateWaiting(Job& job);
+  // Whether the job may claim that many more slots of host memory. nullopt: when memory is made.
+  absl::optional<absl::Status> TryClaim(const Job& job, uint32_t count) const;
+  void On(const AllocationsPossible& signal);
+  void On(const NoMemoryForChunks& signal);
+  // REQUIRES: no fetch waits for the chunk.
+  void FreeChunk(ChunkIndex index);
+  // Frees the chunks that end with the job's last session, or those of them that `owner` has.
+  void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
+  // All chunks of the waiter are at its tier.
+  void Proceed(Waiter& waiter);
+  // The call fails. The caller tells Sharing of the part that has failed.
+  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  // Adds and removes a fetch or step that is not answered yet.
+  void Enter(Session& session, std::unique_ptr<Waiter> waiter);
+  void ReleaseLease(Session& session, ChunkIndex index);
+  absl::Status CheckWaiting(const Session& session, size_t chunks) const;
+  Verdict TryAdmit(Waiter& waiter, bool may_take_room);
+  bool ConflictsWhereItWatches(const Waiter& waiter) const;
+  // The call waits until it is admitted or answered; leases in its way are revoked.
+  void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
+  void AdmitWaiting(Job& job, Tier tier);
+  // Fails the waiting calls that name the chunk: all, or only those that read it.
+  void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
+  void On(const TierShrunk& signal);
+  void On(const PromotionFailed& signal);
+  // The session's part of this number that runs; nullopt: none does.
+  static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
+  // The part waits for its chunks, of which those from `first_written` on are written, and runs.
+  void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
+            RunStep run, Duration deadline);
+  // Gives up the pins of a part, and discards what it has written unless `status` is OK.
+  RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
+  // The chunk has reached the tier of the calls that wait for it.
+  void ProceedWaiters(ChunkIndex index);
+  // The chunk has left, or has been leased before.
+  void FinishEvicts(ChunkIndex index);
+  void On(const EvictionFailed& signal);
+  void FinishEvicts(ChunkIndex index, const absl::Status& status);
+  void EndEvict(EvictOperation& evict, const absl::Status& status);
+
+ private:
+  absl::Status CheckHome(const Job& job, const AllocateCall& event) const;
+  // nullopt: the allocation waits for memory that is being made.
+  absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
+  void Allocate(Session& session, Job& job, const AllocateCall& event);
+  void UnpinChunk(ChunkIndex index, size_t pin_index);
+  void Proceed(Waiter& waiter, const GrantLeases& then);
+  void Proceed(Waiter& waiter, const RunStep& then);
+  // Undo(), and Sharing hears of the part by a signal.
+  void Fail(Waiter& waiter, const absl::Status& status);
+  void Leave(Waiter& waiter);
+  void MakeNewVersion(ChunkIndex index);
+  bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
+  bool Fits(const Waiter& waiter, uint32_t pins) const;
+  bool MayFit(const Waiter& waiter) const;
+  void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
+  void Expedite(const Chunk& chunk);
+  void AdmitOldest(Job& job, Tier tier);
+  void AdmitWatching(Job& job, ChunkIndex index);
+  Admission TryAgain(Waiter& waiter);
+  void RevokeLeases(Waiter& waiter);
+  void RevokeLeasesAgain(Job& job, Tier tier);
+
+  Core& core_;
+  Memory& memory_;
+  Residency& residency_;
+
+  uint64_t next_step_ = 1;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_

@@ -1,0 +1,54 @@
+// Evictions on request that wait for their chunks to leave (requests/evict.cc).
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/calls/calls.h"
+
+namespace memtide {
+
+void Calls::FinishEvicts(ChunkIndex index) {
+  if (core_.chunks[index].pinned()) {
+    return FinishEvicts(index,
+                        absl::AbortedError(absl::StrCat("chunk ", core_.IdOf(index).value(),
+                                                        " was leased before it was evicted")));
+  }
+  FinishEvicts(index, absl::OkStatus());
+}
+
+void Calls::On(const EvictionFailed& signal) {
+  FinishEvicts(signal.chunk, signal.why);
+  core_.ScheduleChunk(signal.chunk);
+}
+
+// The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
+void Calls::FinishEvicts(ChunkIndex index, const absl::Status& status) {
+  core_.chunks[index].evict_to.reset();
+  std::vector<EvictOperation*> evicts;
+  evicts.swap(core_.chunks[index].evicts);
+  for (EvictOperation* evict : evicts) {
+    --evict->missing;
+    if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
+  }
+}
+
+void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
+  for (const ChunkIndex index : evict.chunks) {
+    Chunk& chunk = core_.chunks[index];
+    const auto found = std::find(chunk.evicts.begin(), chunk.evicts.end(), &evict);
+    if (found == chunk.evicts.end()) continue;
+    chunk.evicts.erase(found);
+    // The chunks of the operation that have not left stay where they are.
+    if (chunk.evicts.empty()) chunk.evict_to.reset();
+    core_.ScheduleChunk(index);
+  }
+  if (status.ok()) {
+    core_.Answer(evict.call);
+  } else {
+    core_.Refuse(evict.call, status);
+  }
+  core_.deadlines.erase({evict.deadline, evict.call});
+  core_.sessions.Find(evict.session)->evicts.erase(evict.call);
+  core_.evicts.erase(evict.call);
+}
+
+}  // namespace memtide

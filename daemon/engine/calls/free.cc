@@ -1,0 +1,43 @@
+// Freed chunks: what is pending for them ends. Their slots stay as long as a transfer or a step
+// uses them.
+#include <vector>
+
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/errors.h"
+
+namespace memtide {
+
+// Ends everything that is pending for the chunk. Its slots stay as long as a transfer or a step
+// uses them.
+void Calls::FreeChunk(ChunkIndex index) {
+  FinishEvicts(index, Freed(core_.chunks, index));
+  Chunk& chunk = core_.chunks[index];
+  Job& job = *chunk.job;
+  core_.MarkDirty(index);
+  while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
+  residency_.ForgetWishes(index);
+  residency_.UnlinkShadow(index);
+  job.parts.ForgetWriter(index);
+  job.names.Forget(index);
+  core_.chunks.Free(index);
+  if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, index});
+  // A slot that a transfer still uses will be free without the chunk's doing.
+  chunk.claim.End();
+  chunk.of_common.End();
+  job.members.Free(chunk.member);
+  job.trace.Use(chunk.member, TracedOperation::kFree);
+  job.forecast.Free(chunk.member, job.ClockAt(core_.now));
+  for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+  if (residency_.ForgetChunk(index)) AllocateWaiting(job);
+}
+
+void Calls::FreeTransient(Job& job, absl::optional<SessionId> owner) {
+  // FreeChunk() changes the members, so that the loop is over a copy.
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
+    if (index == kNoChunk || !core_.chunks[index].live() || !core_.chunks[index].transient)
+      continue;
+    if (!owner.has_value() || core_.chunks[index].owner == *owner) FreeChunk(index);
+  }
+}
+
+}  // namespace memtide

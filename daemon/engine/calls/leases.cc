@@ -1,0 +1,206 @@
+// Leases: calls enter, are granted or fail, and leases end.
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/residency/copies.h"
+
+namespace memtide {
+
+void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
+  Chunk& chunk = core_.chunks[index];
+  chunk.pins.erase(chunk.pins.begin() + pin_index);
+  core_.MarkDirty(index);
+  if (!chunk.pinned()) {
+    chunk.revoke_sent = false;
+    for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+    core_.ScheduleChunk(index);
+    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{index});
+  }
+  // A conflict may have ended even while other pins remain.
+  core_.PinsChanged(index);
+  core_.ScheduleRoomCheck(*chunk.job, Tier::kDevice);
+  core_.ScheduleRoomCheck(*chunk.job, Tier::kHost);
+}
+
+void Calls::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
+  Job& job = *waiter->job;
+  waiter->of_session = session.waiting_calls.Take();
+  waiter->of_job = job.waiting_calls.Take();
+  waiter->of_user = session.user->waiting_calls.Take();
+  const uint32_t chunks = static_cast<uint32_t>(waiter->chunks.size());
+  waiter->chunks_of_job = job.waiting_chunks.Take(chunks);
+  waiter->chunks_of_user = session.user->waiting_chunks.Take(chunks);
+  core_.deadlines.emplace(waiter->deadline, waiter->call);
+  session.waiters.push_back(waiter.get());
+  core_.waiters.emplace(waiter->call, std::move(waiter));
+}
+
+void Calls::Leave(Waiter& waiter) {
+  std::vector<Waiter*>& waiters = core_.sessions.Find(waiter.owner)->waiters;
+  waiters.erase(std::find(waiters.begin(), waiters.end(), &waiter));
+  core_.deadlines.erase({waiter.deadline, waiter.call});
+  Job& job = *waiter.job;
+  const bool has_homes = !waiter.homes.empty();
+  core_.waiters.erase(waiter.call);
+  if (has_homes) core_.ScheduleRoomCheck(job, job.home);  // Those that it did not need are free.
+}
+
+void Calls::ProceedWaiters(ChunkIndex index) {
+  std::vector<Waiter*> waiters;
+  waiters.swap(core_.chunks[index].waiters);
+  for (Waiter* waiter : waiters) {
+    if (--waiter->missing == 0) Proceed(*waiter);
+  }
+}
+
+void Calls::Proceed(Waiter& waiter) {
+  std::visit([&](const auto& then) { Proceed(waiter, then); }, waiter.then);
+}
+
+void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
+  Session& session = *core_.sessions.Find(waiter.session);
+  FetchReply granted;
+  granted.leases.reserve(waiter.chunks.size());
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    const ChunkIndex index = waiter.chunks[i];
+    const Access access = waiter.AccessOf(i);
+    Chunk& chunk = core_.chunks[index];
+    chunk.leased = true;
+    chunk.only_stepped = false;
+    Pin& pin = *chunk.FindPin(waiter.session);
+    --pin.pending;
+    // A session that writes the chunk already keeps its write lease and the version of it, even if
+    // this fetch only reads.
+    const bool writes = pin.granted() && pin.access == Access::kWrite;
+    if (access == Access::kWrite && !writes) {
+      const bool was_common = chunk.common != nullptr;
+      if (was_common || chunk.repeats_offer) {
+        core_.work.Send(ContentWritten{session.id, core_.ids.IdFor(index, session.id), was_common});
+      }
+      if (was_common) {
+        residency_.LeaveCommon(*waiter.job, index, std::move(waiter.homes.at(i)),
+                               TierSet(waiter.tier));
+      }
+      MakeNewVersion(index);
+    }
+    pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
+    // A fetch that failed had raised pending_access to write.
+    if (pin.pending == 0 && pin.pending_access != pin.access) core_.PinsChanged(index);
+    Lease lease;
+    lease.chunk = core_.ids.IdFor(index, session.id);
+    lease.tier = waiter.tier;
+    lease.place = PlaceOf(chunk, waiter.tier);
+    lease.version = chunk.version;
+    lease.access = pin.access;
+    granted.leases.push_back(lease);
+  }
+  residency_.AddEvictionHints(session, &granted);
+  // A fetch that the event of its call grants has not waited.
+  if (core_.now > waiter.started) {
+    granted.waited = true;
+    TracedStall stall{waiter.started, core_.now - waiter.started, absl::nullopt,
+                      static_cast<uint32_t>(waiter.chunks.size())};
+    if (waiter.waited_for_copy) stall.waited_for = Tier::kDevice;
+    if (waiter.waited_for_ssd) stall.waited_for = Tier::kSsd;
+    waiter.job->trace.Stalled(stall);
+    waiter.job->stalled += stall.duration;
+    Duration& stalled = residency_.WaitedForBudget(*waiter.job, waiter.started)
+                            ? core_.counters.stalled_on_budget
+                        : waiter.waited_for_ssd  ? core_.counters.stalled_on_ssd
+                        : waiter.waited_for_copy ? core_.counters.stalled_on_copy
+                                                 : core_.counters.stalled_on_room;
+    stalled += core_.now - waiter.started;
+  }
+  Reply reply;
+  reply.call = waiter.call;
+  reply.value = std::move(granted);
+  core_.Emit(std::move(reply));
+  Leave(waiter);
+}
+
+// The content is about to change in place, so the copy at the tier of the pins becomes the only
+// valid one.
+void Calls::MakeNewVersion(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
+  core_.MarkDirty(index);
+  chunk.version = Version(chunk.version.value() + 1);
+  chunk.copies.torn = chunk.copies.memory_failed = false;
+  chunk.copies.valid = TierSet(chunk.pin_tier);
+  if (chunk.job->snapshots.saving.has_value()) core_.ScheduleChunk(index);
+  // The other copies are stale. Their slots are freed, except one that a transfer still uses.
+  for (const Tier tier : kMemoryTiers) {
+    const bool in_use = chunk.copies.flight &&
+                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
+    if (tier == chunk.pin_tier || chunk.KeepsSlot(tier) || in_use) continue;
+    if (chunk.slot(tier)) residency_.DropCopy(index, tier);
+  }
+}
+
+void Calls::Fail(Waiter& waiter, const absl::Status& status) {
+  PartFailed failed = Undo(waiter, status);
+  if (failed.concerns_sharing()) core_.work.Send(std::move(failed));
+}
+
+// Undoes what TryAdmit() did for the waiter, and answers its call.
+PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
+  if (waiter.admitted) {
+    for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
+      const ChunkIndex index = waiter.chunks[nth];
+      Chunk& chunk = core_.chunks[index];
+      chunk.waiters.erase(std::remove(chunk.waiters.begin(), chunk.waiters.end(), &waiter),
+                          chunk.waiters.end());
+      for (size_t i = 0; i < chunk.pins.size(); ++i) {
+        Pin& pin = chunk.pins[i];
+        if (pin.session != waiter.session) continue;
+        --pin.pending;
+        if (pin.pending == 0 && !pin.granted()) {
+          UnpinChunk(index, i);
+        } else {
+          core_.PinsChanged(index);
+        }
+        break;
+      }
+      if (waiter.runs_step() && nth >= waiter.first_written) {
+        chunk.overwrite = false;
+        // The step part never ran, so the slot has bytes of an earlier use that count as valid.
+        if (chunk.blank) residency_.Discard(index);
+      }
+      core_.ScheduleChunk(index);
+    }
+  }
+  core_.ScheduleRoomCheck(*waiter.job, waiter.tier);
+  if (!IsOwn(waiter.call)) core_.Refuse(waiter.call, status);
+  PartFailed failed{waiter.job->id, waiter.owner, 0, nullptr, nullptr};
+  if (waiter.runs_step()) {
+    const auto& run = std::get<RunStep>(waiter.then);
+    failed.part = run.part;
+    failed.unsharing = run.unsharing;
+    failed.offer = run.offer;
+  }
+  Leave(waiter);
+  return failed;
+}
+
+// Does nothing for a chunk that the session has not leased, so that a FetchCall or EvictCall may
+// name leases that have ended.
+void Calls::ReleaseLease(Session& session, ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
+  for (size_t i = 0; i < chunk.pins.size(); ++i) {
+    Pin& pin = chunk.pins[i];
+    if (pin.session != session.id) continue;
+    if (!pin.granted()) return;
+    pin.EndGrant();
+    if (pin.pending == 0) {
+      UnpinChunk(index, i);
+    } else {
+      core_.MarkDirty(index);  // The chunk's record no longer says that a lease writes it.
+      core_.PinsChanged(index);
+    }
+    return;
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,117 @@
+// Steps that wait for their chunks, run and end (requests/steps.cc).
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/residency/copies.h"
+
+namespace memtide {
+
+absl::optional<StepId> Calls::RunningPart(const Session& session, uint64_t part) {
+  const auto found = session.steps.lower_bound({part, StepId()});
+  if (found == session.steps.end() || found->first != part) return absl::nullopt;
+  return found->second;
+}
+
+void Calls::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
+                 size_t first_written, RunStep run, Duration deadline) {
+  auto made = std::make_unique<Waiter>();
+  Waiter& waiter = *made;
+  waiter.call = call;
+  // A holder of its own excludes the leases of the calling session, too.
+  waiter.session = SessionId(kFirstStepHolder + next_step_++);
+  // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
+  waiter.owner = session.id;
+  waiter.job = session.job;
+  waiter.tier = Tier::kHost;
+  waiter.chunks = std::move(chunks);
+  waiter.first_written = first_written;
+  waiter.then = std::move(run);
+  waiter.started = core_.now;
+  waiter.deadline =
+      core_.now + (deadline == Duration(0) ? core_.options.limits.max_wait : deadline);
+  Enter(session, std::move(made));
+
+  const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
+  if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
+  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
+}
+
+void Calls::Proceed(Waiter& waiter, const RunStep& then) {
+  StartStep start;
+  start.step = StepId(waiter.session.value());
+  start.size = waiter.job->chunk_size;
+  start.work = then.work;
+  start.contents = then.contents;
+  start.job = waiter.job->id;
+  for (size_t i = 0; i < waiter.chunks.size(); ++i) {
+    const ChunkIndex index = waiter.chunks[i];
+    Chunk& chunk = core_.chunks[index];
+    Pin& pin = *chunk.FindPin(waiter.session);
+    --pin.pending;
+    pin.Grant(waiter.AccessOf(i), Count::Token());
+    // Only now, when all chunks are there, does the old content of the shadow chunk end.
+    if (pin.access == Access::kWrite) MakeNewVersion(index);
+    // A chunk that only steps use is not prefetched to the device.
+    chunk.only_stepped = !chunk.leased;
+    chunk.leased = false;
+    start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
+  }
+  Reply reply;
+  reply.call = waiter.call;
+  core_.steps.emplace(
+      start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
+                              core_.chunks.Hold(std::move(waiter.chunks)), waiter.first_written,
+                              then.part, then.unsharing, then.offer, std::move(waiter.of_session),
+                              std::move(waiter.step)});
+  core_.sessions.Find(waiter.owner)->steps.emplace(then.part, start.step);
+  // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
+  // even if its session ends before.
+  PartReply part;
+  part.difference = then.difference;
+  Leave(waiter);
+  const bool is_for_mover = start.work != nullptr || start.contents != nullptr;
+  if (is_for_mover) return core_.Emit(std::move(start));
+  part.places = std::move(start.chunks);
+  reply.value = std::move(part);
+  core_.Emit(std::move(reply));
+}
+
+RunningStep Calls::EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients) {
+  const auto found = core_.steps.find(id);
+  RunningStep step = std::move(found->second);
+  core_.steps.erase(found);
+  if (Session* const owner = core_.sessions.Find(step.owner)) owner->steps.erase({step.part, id});
+  const std::vector<ChunkIndex> chunks = step.chunks.End();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkIndex index = chunks[i];
+    Chunk& chunk = core_.chunks[index];
+    // The output of the part is content now, or is discarded below.
+    if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
+    // The job ended while the part ran, and the chunk kept its slots only for it.
+    if (!chunk.live()) {
+      Job& job = *chunk.job;
+      if (residency_.ForgetChunk(index)) AllocateWaiting(job);
+      continue;
+    }
+    core_.MarkDirty(index);
+    for (size_t pin = 0; pin < chunk.pins.size(); ++pin) {
+      if (chunk.pins[pin].session != step.holder) continue;
+      UnpinChunk(index, pin);
+      break;
+    }
+    // The part may be repeated with the same result, because it reads other chunks than it writes.
+    if (!status.ok() && i >= step.first_written) residency_.Discard(index);
+    if (chunk.is_shadow)
+      residency_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
+  }
+  if (status.ok()) {
+    // What the daemon copies or hashes of its own accord is no part of an optimizer's step.
+    if (step.unsharing == nullptr && step.offer == nullptr) ++core_.counters.step_parts;
+    core_.counters.non_finite_gradients += non_finite_gradients;
+  }
+  return step;
+}
+
+}  // namespace memtide

@@ -1,0 +1,75 @@
+// Commits: an optimizer step becomes the state of its job in one event, alone or with other ranks.
+// Engine-internal.
+#ifndef MEMTIDE_DAEMON_ENGINE_COMMITS_COMMITS_H_
+#define MEMTIDE_DAEMON_ENGINE_COMMITS_COMMITS_H_
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/core.h"
+#include "daemon/engine/records/records.h"
+#include "daemon/engine/residency/residency.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+class Commits {
+ public:
+  Commits(Core& core, Residency& residency, Sharing& sharing, Records& records)
+      : core_(core), residency_(residency), sharing_(sharing), records_(records) {}
+
+  void EndWaitForRanks(Job& job);
+  void LeaveRanks(Session& session);
+  absl::Status CheckGroup(const Session& session, const OpenCall& event) const;
+  static void SetRank(Session& session, const OpenCall& event);
+  void JoinGroup(Session& session);
+  void LeaveGroup(Session& session);
+  void On(const CommitCall& event);
+  void On(const CommitsPossible& signal);
+
+ private:
+  struct CommittedIds {
+    SessionId session;
+    ChunkId chunk, shadow;
+  };
+
+  void TryCommitTogether(Job& job);
+  void CommitWithRanks(Job& job, const CommitCall& event);
+  void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
+  std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
+  std::set<SessionId> RanksOf(Job& job, SessionId first);
+  void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
+  bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
+                    const std::vector<CommittedIds>& ids) const;
+  bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
+               const std::vector<CommittedIds>& ids);
+  void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
+                        const std::vector<CommittedIds>& ids);
+  void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
+  std::vector<Session*> GroupOf(const Session& session);
+  void CommitWithGroup(Session& session, const CommitCall& event);
+  void CommitGroup(const std::vector<Session*>& ranks);
+  std::set<SessionId> AllRanks(const Job& job);
+  void RankHasEnded(Job& job, const Session& session);
+  static absl::Status RankEnded(const std::string& name, uint32_t rank);
+  void EndWaitForAllRanks(Job& job);
+  void NoteCommit(Job& job, Session& session, const CommitCall& call);
+  // `last`: the number of the last committed step.
+  absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
+  // ABORTED: chunks[i] was written since the caller read its version.
+  static absl::Status CheckUnwritten(const CommitCall& event, size_t i, const Chunk& chunk);
+  absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
+                                                           const CommitCall& event, bool together);
+  void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);
+  absl::Status CheckManifests(const Session& session, Bytes size) const;
+
+  Core& core_;
+  Residency& residency_;
+  Sharing& sharing_;
+  Records& records_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_COMMITS_COMMITS_H_

@@ -1,0 +1,41 @@
+// Inspection: what operators, metrics and traces see. It changes nothing. Engine-internal.
+#ifndef MEMTIDE_DAEMON_ENGINE_INSPECTION_INSPECTION_H_
+#define MEMTIDE_DAEMON_ENGINE_INSPECTION_INSPECTION_H_
+
+#include <map>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+class Inspection {
+ public:
+  Inspection(Core& core, const Sharing& sharing) : core_(core), sharing_(sharing) {}
+
+  void On(const InspectCall& event);
+  void On(const TraceCall& event);
+
+ private:
+  // What is summed over all chunks, which takes a walk over the table.
+  struct ChunkSums {
+    Instant at;
+    std::vector<KindUsage> all;
+    std::map<JobId, std::vector<KindUsage>> of_jobs;
+    std::map<SessionId, RankUse> of_ranks;
+  };
+  ChunkSums SumChunks() const;
+  void ListSession(const Session& session, InspectReply* seen) const;
+  void ListJobs(const InspectCall& event, InspectReply* seen) const;
+  void ListChunks(const InspectCall& event, InspectReply* seen) const;
+
+  Core& core_;
+  const Sharing& sharing_;
+  absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_INSPECTION_INSPECTION_H_

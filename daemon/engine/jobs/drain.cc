@@ -1,0 +1,31 @@
+// Drain: the daemon takes no new work, and may end when nothing moves any more.
+#include "daemon/engine/jobs/jobs.h"
+
+namespace memtide {
+
+// With kAll the daemon takes no session, job, allocation or resize from now on. Fetches and steps
+// that wait still end as usual.
+void Jobs::On(const DrainCall& event) {
+  if (event.mode != DrainMode::kAll) {
+    core_.refuses_sessions = event.mode == DrainMode::kSessions;
+    return core_.Answer(event.call);
+  }
+  core_.draining = true;
+  for (const auto& [id, job] : core_.jobs) {
+    memory_.EndResize(
+        *job, absl::UnavailableError("the memtide daemon is draining; the new share holds"));
+  }
+  drain_calls_.push_back(event.call);
+}
+
+// Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
+// so that the daemon may end.
+void Jobs::AnswerDrained() {
+  if (!core_.transfers.empty() || !core_.waiters.empty() || !core_.evicts.empty() ||
+      !core_.steps.empty())
+    return;
+  for (const CallId call : drain_calls_) core_.Answer(call);
+  drain_calls_.clear();
+}
+
+}  // namespace memtide

@@ -1,0 +1,98 @@
+// Jobs: sessions and jobs, from their beginning to their end, and what a Tick ends.
+// Engine-internal.
+//
+// A session that ends gives up its calls, leases and memory in every other part of the engine; a
+// job ends with its last session, unless it lingers.
+#ifndef MEMTIDE_DAEMON_ENGINE_JOBS_JOBS_H_
+#define MEMTIDE_DAEMON_ENGINE_JOBS_JOBS_H_
+
+#include <map>
+#include <vector>
+
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/commits/commits.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/memory/memory.h"
+#include "daemon/engine/records/records.h"
+#include "daemon/engine/requests/requests.h"
+#include "daemon/engine/residency/residency.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+class Jobs {
+ public:
+  Jobs(Core& core, Memory& memory, Residency& residency, Calls& calls, Sharing& sharing,
+       Requests& requests, Records& records, Commits& commits)
+      : core_(core),
+        memory_(memory),
+        residency_(residency),
+        calls_(calls),
+        sharing_(sharing),
+        requests_(requests),
+        records_(records),
+        commits_(commits) {}
+
+  void On(const ClientConnected& event);
+  void On(const ClientGone& event);
+  void On(const RenewCall& event);
+  void On(const CloseCall& event);
+  void On(const Tick& event);
+  void On(const ClientQuiet& event);
+  void On(const OpenCall& event);
+  // Tries the waiting OpenCalls again.
+  void OpenWaiting();
+  void On(const EndJobCall& event);
+  void On(const DeviceState& event);
+  void On(const DrainCall& event);
+  bool has_drain_calls() const { return !drain_calls_.empty(); }
+  // Answers them if nothing is under way.
+  void AnswerDrained();
+  void On(const JobMade& signal);
+  void On(const RegionsReplaced& signal);
+  void On(const WrittenUnseen& signal);
+
+  void CheckInvariants() const;
+
+ private:
+  // Whether the process has waited for all that it gave the device to do.
+  enum class Ending { kOrderly, kAbrupt };
+  void EndSession(Session& session, const absl::Status& why, Ending ending);
+  void ExpireCalls();
+  // The session, which ends, leased the chunk's slot at the device.
+  void Quarantine(SessionId session, ChunkIndex index);
+  absl::Status CheckOpen(const OpenCall& event) const;
+  absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
+  bool IsAwaited(const Job& job) const;
+  Job* FindJobToJoin(const OpenCall& event, uint32_t uid);
+  // Joins or creates the job, or waits while jobs that end have the memory for it.
+  void OpenNowOrLater(Session& session, const OpenCall& event, Instant deadline);
+  void JoinNowOrLater(Job& job, Session& session, const OpenCall& event, Instant deadline);
+  absl::Status MakeJob(const OpenCall& event, Session& session);
+  void AnswerOpen(Job& job, const OpenCall& event);
+  void LeaveJob(Session& session);
+  void LoseDevice(Job& job, const absl::Status& why);
+  void TakePlaceOfRank(Job& job, Session& session);
+  void FinishOpening(Job& job);
+  void EndJob(Job& job);
+
+  Core& core_;
+  Memory& memory_;
+  Residency& residency_;
+  Calls& calls_;
+  Sharing& sharing_;
+  Requests& requests_;
+  Records& records_;
+  Commits& commits_;
+
+  struct Quarantined {
+    Job* job;
+    std::vector<SlotNumber> slots;  // At the device.
+  };
+  std::map<SessionId, Quarantined> quarantines_;  // By sessions that ended, until ClientQuiet.
+  std::vector<CallId> drain_calls_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_JOBS_JOBS_H_

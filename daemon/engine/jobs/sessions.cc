@@ -1,0 +1,211 @@
+// Sessions: connecting, renewing, ending, and what else a Tick ends.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/jobs/jobs.h"
+
+namespace memtide {
+
+namespace {
+
+// The error of a call whose chunks did not reach its tier before its deadline.
+absl::Status NotInTime(const Waiter& waiter) {
+  const Job& job = *waiter.job;
+  std::string text = absl::StrCat(
+      waiter.chunks.size(), " chunks were not at the ", TierName(waiter.tier), " tier in time: ",
+      waiter.admitted ? "they are on their way"
+                      : absl::StrCat(job.tier(waiter.tier).pinned_chunks(), " of ",
+                                     job.share(waiter.tier).slots().size(),
+                                     " slots are leased; release some, or raise the pool"));
+  const uint32_t quarantined = job.share(waiter.tier).slots().quarantined_slots();
+  if (quarantined > 0) {
+    absl::StrAppend(&text, "; ", quarantined,
+                    " slots wait until what a killed process left on the device has ended");
+  }
+  if (!job.last_error.ok()) {
+    absl::StrAppend(&text, "; last failure: ", job.last_error.message());
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+}  // namespace
+
+void Jobs::On(const ClientConnected& event) {
+  const absl::Status status =
+      core_.draining || core_.refuses_sessions
+          ? absl::UnavailableError("the memtide daemon is draining and takes no new session")
+          : core_.sessions.Connect(event, core_.now);
+  if (status.ok()) return;
+  ++core_.counters.calls_refused;
+  core_.Emit(CloseSession{event.session, status});
+}
+
+void Jobs::On(const ClientGone& event) {
+  Session* session = core_.sessions.Find(event.session);
+  if (session == nullptr) return;
+  EndSession(*session, absl::UnavailableError("the session ended"), Ending::kAbrupt);
+}
+
+void Jobs::On(const RenewCall& event) {
+  if (core_.CallingSession(event.call, event.session) != nullptr) core_.Answer(event.call);
+}
+
+// A session that has ended already is closed with success, because the client may repeat the call.
+void Jobs::On(const CloseCall& event) {
+  Session* session = core_.sessions.Find(event.session);
+  if (session != nullptr) {
+    EndSession(*session, absl::UnavailableError("the session was closed"), Ending::kOrderly);
+  }
+  core_.Answer(event.call);
+  if (session != nullptr) core_.Emit(CloseSession{event.session, absl::OkStatus()});
+}
+
+// Ends all that the session has before it leaves the table: SessionTable::Erase() checks that
+// nothing is left.
+void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
+  const SessionId id = session.id;
+  sharing_.EndWaitingParts(session, why);
+  sharing_.EndOffers(session, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) sharing_.Fail(*waiter, why);
+  for (const CallId call : std::set<CallId>(session.evicts))
+    calls_.EndEvict(*core_.evicts.at(call), why);
+  // A part that the mover computes uses its memory until StepDone, and only counts for the session
+  // no longer. What the session computes ends with it.
+  std::set<StepId> parts;
+  for (const auto& [part, step] : session.steps) {
+    RunningStep& running = core_.steps.at(step);
+    running.of_session.End();
+    if (running.offer != nullptr) running.offer->EndCounts();
+    if (part != 0) parts.insert(step);
+  }
+  for (const StepId part : parts) {
+    const RunningStep ended = calls_.EndStep(part, why, 0);
+    for (const StepCall& call :
+         sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok())) {
+      requests_.On(call);
+    }
+  }
+  if (session.job != nullptr) {
+    const absl::optional<ResizeOperation>& resize = session.job->resize;
+    if (resize.has_value() && resize->session == id) memory_.EndResize(*session.job, why);
+    for (const ChunkIndex index : session.job->members) {
+      if (index == kNoChunk || !core_.chunks[index].live()) continue;
+      const Pin* pin = core_.chunks[index].FindPin(id);
+      // The pins of its waiting fetches have ended with them.
+      if (pin == nullptr || !pin->granted()) continue;
+      if (ending == Ending::kAbrupt && core_.options.quarantine_device_slots &&
+          core_.chunks[index].pin_tier == Tier::kDevice) {
+        Quarantine(id, index);
+      }
+      // The bytes of a dead writer are neither the old nor the new content.
+      if (pin->access == Access::kWrite) {
+        core_.chunks[index].copies.torn = true;
+        // A call that writes the chunk goes on waiting, and makes it whole.
+        calls_.FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
+      }
+      calls_.ReleaseLease(session, index);
+    }
+  }
+  session.left_behind.clear();
+  sharing_.WithdrawOffers(session);
+  commits_.LeaveGroup(session);
+  if (session.job != nullptr) commits_.LeaveRanks(session);
+  if (session.job != nullptr) memory_.LeaveRegions(*session.job, id);
+  LeaveJob(session);
+  core_.sessions.Erase(id);
+}
+
+void Jobs::On(const Tick&) {
+  for (const SessionId id : core_.sessions.Tick(core_.now)) {
+    ++core_.counters.sessions_lost;
+    const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
+        "the session was not renewed for ",
+        std::chrono::duration_cast<std::chrono::seconds>(core_.options.limits.session_lease)
+            .count(),
+        " s and was ended"));
+    core_.Emit(CloseSession{id, why});  // Before its memory goes.
+    // Its process may go on, unlike one whose connection closed.
+    Job* const job = core_.sessions.Find(id)->job;
+    if (job != nullptr) memory_.ExposeRegions(*job);
+    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
+  }
+  // A Tick is also the clock of all deadlines: no event of its own comes for them.
+  ExpireCalls();
+  memory_.ExpireResizes();
+  std::vector<Job*> expired;
+  for (auto& [id, job] : core_.jobs) {
+    if (job->state() == JobState::kLingering && core_.now >= job->lingers_until &&
+        !IsAwaited(*job)) {
+      expired.push_back(job.get());
+    }
+    // A write or segment that failed is tried again at a Tick, so that an error that persists
+    // causes no busy loop.
+    residency_.RetryWrites(*job);
+    residency_.ReportFailures(*job);
+    core_.ledger.RetrySegments(*job->shares);
+    for (const Tier tier : kMemoryTiers) {
+      if (!job->share(tier).exists()) continue;
+      // What waited has found room in its own job since, and nothing that others gave back came.
+      const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
+      if (!waits) core_.ledger.elastic().Satisfy(job->share(tier));
+      core_.ScheduleRoomCheck(*job, tier);
+    }
+  }
+  sharing_.TickOffers();
+  residency_.ServeWrites();
+  for (Job* job : expired) EndJob(*job);
+  memory_.ShrinkOverQuota();
+  // Waiting Opens are tried once more, and refused when their deadline has passed.
+  OpenWaiting();
+  residency_.Scrub();
+}
+
+void Jobs::ExpireCalls() {
+  // The oldest call fails first. Fail() erases from deadlines.
+  std::set<CallId> late;
+  for (const auto& [deadline, call] : core_.deadlines) {
+    if (core_.now < deadline) break;
+    ++core_.counters.admission_looks;
+    late.insert(call);
+  }
+  for (const CallId call : late) {
+    const auto found = core_.waiters.find(call);
+    if (found == core_.waiters.end()) continue;
+    Waiter* const waiter = found->second.get();
+    const Job& job = *waiter->job;
+    if (core_.writes.WaitingOf(job.id) > 0) {
+      sharing_.Fail(*waiter,
+                    AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
+      continue;
+    }
+    ++core_.counters.deadlines_exceeded;
+    sharing_.Fail(*waiter, NotInTime(*waiter));
+  }
+  for (const auto& [id, job] : core_.jobs) {
+    for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {
+      ++core_.counters.deadlines_exceeded;
+      core_.Refuse(late.call.call,
+                   absl::DeadlineExceededError("another rank did not end the part"));
+    }
+    commits_.EndWaitForRanks(*job);
+    records_.ExpireWaitForSnapshot(*job);
+    if (job->orphans_remain) sharing_.FreeOrphans(*job);
+  }
+  for (const CallId call : late) {
+    const auto found = core_.evicts.find(call);
+    if (found == core_.evicts.end()) continue;
+    EvictOperation& evict = *found->second;
+    if (core_.writes.WaitingOf(evict.job->id) > 0) {
+      calls_.EndEvict(evict,
+                      AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
+      continue;
+    }
+    ++core_.counters.deadlines_exceeded;
+    calls_.EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
+                               evict.missing, " chunks did not reach the ", TierName(evict.tier),
+                               " tier in time; ", evict.job->last_error.message())));
+  }
+}
+
+}  // namespace memtide

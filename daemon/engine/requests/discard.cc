@@ -1,0 +1,65 @@
+// Discard: content that ends while its chunk stays, because a client, a commit or a step part that
+// failed has no use for it.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/requests/requests.h"
+
+namespace memtide {
+
+absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) const {
+  for (const Pin& pin : core_.chunks[index].pins) {
+    const bool waits = pin.pending > 0;
+    if (pin.session == session.id && !waits) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("chunk ", core_.IdOf(index).value(),
+                     IsStep(pin.session) ? " is in use by a step that has not ended"
+                     : waits             ? " is wanted by a fetch that waits"
+                                         : " is leased by another session"));
+  }
+  return absl::OkStatus();
+}
+
+// All checks precede the first change: a refused call discards nothing.
+void Requests::On(const DiscardCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<DiscardCall>)) return;
+  Job& job = *session->job;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  absl::Status status = indices.status();
+  std::vector<bool> shared(event.chunks.size());
+  for (size_t i = 0; status.ok() && i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    shared[i] = core_.ids.MustCopyToWrite(index);
+    if (!shared[i]) status = CheckDiscard(*session, index);
+  }
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  // The others keep what they share.
+  const std::vector<ChunkIndex> before = *indices;
+  status =
+      sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (shared[i]) calls_.ReleaseLease(*session, before[i]);
+  }
+  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
+  for (const ChunkIndex index : *indices) {
+    calls_.ReleaseLease(*session, index);
+    residency_.Discard(index);
+    Chunk& chunk = core_.chunks[index];
+    chunk.copies.discarded = true;
+    chunk.prefetched_to.Clear();
+    // A trace has no operation for it. To a replay a chunk whose content ended is a new one.
+    job.trace.Use(chunk.member, TracedOperation::kFree);
+    job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  }
+  Reply reply;
+  reply.call = event.call;
+  core_.sessions.Remember(*session, event.request_id, kKindOf<DiscardCall>, reply);
+  core_.Emit(std::move(reply));
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
+}
+
+}  // namespace memtide

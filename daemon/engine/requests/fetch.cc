@@ -1,0 +1,149 @@
+// Fetch and release: leases and their grants. Admission decides which fetch is next
+// (calls/admission.cc).
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/requests/requests.h"
+
+namespace memtide {
+
+namespace {
+
+// The fetch as a call that waits.
+std::unique_ptr<Waiter> MakeWaiter(const Core& core, Session& session, const FetchCall& event,
+                                   std::vector<ChunkIndex> chunks) {
+  auto waiter = std::make_unique<Waiter>();
+  waiter->call = event.call;
+  waiter->session = waiter->owner = session.id;
+  waiter->job = session.job;
+  waiter->tier = event.tier;
+  waiter->chunks = std::move(chunks);
+  waiter->first_written = event.access == Access::kWrite ? 0 : waiter->chunks.size();
+  waiter->started = core.now;
+  waiter->deadline =
+      core.now + (event.deadline == Duration(0) ? core.options.limits.max_wait : event.deadline);
+  return waiter;
+}
+
+}  // namespace
+
+// Refuses at once what could never be granted, rather than at its deadline.
+absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event,
+                                  const std::vector<ChunkIndex>& indices) const {
+  const Job& job = *session.job;
+  if (event.tier == Tier::kSsd || !job.share(event.tier).exists()) {
+    return absl::InvalidArgumentError(absl::StrCat("chunks cannot be leased at the ",
+                                                   TierName(event.tier), " tier of this node"));
+  }
+  const uint32_t limit = job.LeaseLimit(event.tier);
+  if (core_.chunks.CountRoom(indices, event.tier) > limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("requested leases of ", indices.size(), " chunks at once; the job's ",
+                     TierName(event.tier), " share of ", FormatBytes(job.share(event.tier).bytes()),
+                     " can lease ", limit, "; raise the pool or lease fewer at a time"));
+  }
+  if (event.tier == Tier::kDevice) MEMTIDE_RETURN_IF_ERROR(Memory::CheckRegions(job));
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
+  for (const ChunkIndex index : indices) {
+    const Chunk& chunk = core_.chunks[index];
+    if (event.access == Access::kRead && chunk.copies.torn) return Lost(core_.chunks, index);
+    for (const Pin& pin : chunk.pins) {
+      // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
+      // session.
+      if (pin.session == session.id && chunk.pin_tier != event.tier) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("chunk ", core_.IdOf(index).value(), " is leased at the ",
+                         TierName(chunk.pin_tier), " tier; release it first"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Requests::On(const FetchCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  ++core_.counters.fetches;
+  // The releases count even if the fetch is refused: the client has given these leases up already.
+  // They come first, since the fetch may need their room.
+  for (const ChunkId id : event.releases) {
+    if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
+      calls_.ReleaseLease(*session, *index);
+    sharing_.ReleaseLeftBehind(*session, id);
+  }
+  absl::Status status = CheckMoments(core_.options.limits, event.moments);
+  // The predictor learns before victims are chosen for this fetch, so that they follow the newest
+  // uses.
+  if (status.ok()) residency_.Learn(*session, event.moments);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (status.ok()) {
+    status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
+  }
+  if (status.ok()) status = calls_.CheckWaiting(*session, indices->size());
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  if (event.tier == Tier::kDevice) job.uses_device = true;
+  const bool writes = event.access == Access::kWrite, at_device = event.tier == Tier::kDevice;
+  const bool some_are_common =
+      writes && std::any_of(indices->begin(), indices->end(),
+                            [this](ChunkIndex index) { return core_.ids.MustCopyToWrite(index); });
+  if (some_are_common && (!at_device || job.shares_contents())) {
+    return sharing_.Unshare(*session, event, *indices);
+  }
+  absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
+  if (some_are_common) homes = sharing_.TakeHomes(job, *indices);
+  if (!homes.ok()) {
+    core_.ScheduleRoomCheck(job, job.home);
+    return core_.Refuse(event.call, homes.status());
+  }
+
+  std::unique_ptr<Waiter> made = MakeWaiter(core_, *session, event, *std::move(indices));
+  Waiter& waiter = *made;
+  waiter.homes = *std::move(homes);
+  // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
+  calls_.Enter(*session, std::move(made));
+
+  const Verdict verdict = calls_.TryAdmit(waiter, /*may_take_room=*/true);
+  if (waiter.admitted && waiter.missing == 0) {
+    ++core_.counters.fetch_hits;
+    return calls_.Proceed(waiter);
+  }
+  if (!event.wait) {
+    return sharing_.Fail(
+        waiter, verdict.admission == Admission::kConflict
+                    ? absl::AbortedError("another session holds a lease that excludes this")
+                    : absl::UnavailableError("not every chunk is there now"));
+  }
+  if (!waiter.admitted) calls_.WaitForAdmission(waiter, verdict);
+}
+
+// The call releases all of its leases or none of them.
+void Requests::On(const ReleaseCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<ReleaseCall>)) return;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (!indices.ok()) return core_.Refuse(event.call, indices.status());
+  for (size_t i = 0; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    const Pin* pin = core_.chunks[index].FindPin(session->id);
+    if (pin != nullptr && pin->granted()) continue;
+    if (session->left_behind.count(event.chunks[i]) > 0) continue;
+    return core_.Refuse(
+        event.call, absl::FailedPreconditionError(absl::StrCat("chunk ", core_.IdOf(index).value(),
+                                                               " is not leased by the session")));
+  }
+  for (const ChunkIndex index : *indices) calls_.ReleaseLease(*session, index);
+  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
+  Reply reply;
+  reply.call = event.call;
+  core_.sessions.Remember(*session, event.request_id, kKindOf<ReleaseCall>, reply);
+  core_.Emit(std::move(reply));
+}
+
+}  // namespace memtide

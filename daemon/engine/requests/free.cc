@@ -1,0 +1,88 @@
+// Chunks: freeing, describing, and finding them by id.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/inspection/info.h"
+#include "daemon/engine/requests/requests.h"
+
+namespace memtide {
+
+// All checks precede the first change: a refused call frees nothing.
+void Requests::On(const FreeCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<FreeCall>)) return;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (!indices.ok()) return core_.Refuse(event.call, indices.status());
+  for (const ChunkIndex index : *indices) {
+    // The others go on with what they share.
+    if (core_.ids.IsShared(index)) continue;
+    for (const Pin& pin : core_.chunks[index].pins) {
+      if (pin.session == session->id) continue;
+      return core_.Refuse(event.call,
+                          absl::FailedPreconditionError(absl::StrCat(
+                              "chunk ", core_.IdOf(index).value(),
+                              IsStep(pin.session) ? " is in use by a step that has not ended"
+                                                  : " is leased by another session")));
+    }
+  }
+  // Fetches of this session may still wait for the chunks. Those that are not admitted are found by
+  // FailNaming().
+  FailAdmitted(*session, *indices);
+  for (size_t i = 0; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    sharing_.ReleaseLeftBehind(*session, event.chunks[i]);
+    sharing_.WithdrawOffer(*session, event.chunks[i]);
+    if (core_.ids.IsShared(index)) {
+      sharing_.FreeId(*session, event.chunks[i], index);
+      continue;
+    }
+    calls_.FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
+    calls_.FreeChunk(index);
+  }
+  Reply reply;
+  reply.call = event.call;
+  core_.sessions.Remember(*session, event.request_id, kKindOf<FreeCall>, reply);
+  core_.Emit(std::move(reply));
+  Job& job = *session->job;
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
+}
+
+void Requests::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
+  // An admitted fetch pins each of its chunks, even those that have arrived.
+  const bool some = std::any_of(indices.begin(), indices.end(), [&](ChunkIndex index) {
+    const Pin* pin = core_.chunks[index].FindPin(session.id);
+    return pin != nullptr && pin->pending > 0;
+  });
+  if (!some) return;
+  const uint64_t batch = core_.ids.Mark(indices);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
+    const auto named =
+        std::find_if(waiter->chunks.begin(), waiter->chunks.end(),
+                     [&](ChunkIndex index) { return core_.chunks[index].batch_mark == batch; });
+    if (waiter->admitted && named != waiter->chunks.end())
+      sharing_.Fail(*waiter, Freed(core_.chunks, *named));
+  }
+}
+
+void Requests::On(const DescribeCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (!indices.ok()) return core_.Refuse(event.call, indices.status());
+  DescribeReply described;
+  described.chunks.reserve(indices->size());
+  for (size_t i = 0; i < indices->size(); ++i) {
+    described.chunks.push_back(InfoOf(core_, (*indices)[i]));
+    described.chunks.back().chunk = event.chunks[i];
+  }
+  Reply reply;
+  reply.call = event.call;
+  reply.value = std::move(described);
+  core_.Emit(std::move(reply));
+}
+
+}  // namespace memtide

@@ -1,0 +1,49 @@
+// Requests: the calls of clients about chunks, checked and carried out whole or not at all.
+// Engine-internal.
+#ifndef MEMTIDE_DAEMON_ENGINE_REQUESTS_REQUESTS_H_
+#define MEMTIDE_DAEMON_ENGINE_REQUESTS_REQUESTS_H_
+
+#include <vector>
+
+#include "daemon/engine/calls/calls.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/residency/residency.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+class Requests {
+ public:
+  Requests(Core& core, Residency& residency, Calls& calls, Sharing& sharing)
+      : core_(core), residency_(residency), calls_(calls), sharing_(sharing) {}
+
+  void On(const FreeCall& event);
+  void On(const DescribeCall& event);
+  void On(const FetchCall& event);
+  void On(const ReleaseCall& event);
+  void On(const StepCall& event);
+  void On(const StepDone& event);
+  void On(const EndPartCall& event);
+  void On(const DiscardCall& event);
+  void On(const EvictCall& event);
+
+ private:
+  // Fails the session's admitted fetches that name one of the chunks.
+  void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
+  absl::Status CheckFetch(const Session& session, const FetchCall& event,
+                          const std::vector<ChunkIndex>& indices) const;
+  absl::Status CheckStep(const Session& session, const StepCall& event,
+                         const std::vector<ChunkIndex>& indices) const;
+  absl::Status CheckPart(const Session& session, uint64_t part) const;
+  void LearnStep(const Session& session, const StepCall& event);
+  absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
+
+  Core& core_;
+  Residency& residency_;
+  Calls& calls_;
+  Sharing& sharing_;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_REQUESTS_REQUESTS_H_

@@ -1,0 +1,132 @@
+// Steps: the arithmetic of an optimizer on chunks in host memory.
+//
+// A step part pins its chunks at the host under an id of its own, is computed, by the mover or by
+// the session, and unpins them. It writes other chunks than it reads, so that the state of the job
+// changes only at the commit (commits/commit.cc), whichever process dies before.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/requests/requests.h"
+
+namespace memtide {
+
+absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
+                                 const std::vector<ChunkIndex>& indices) const {
+  const Job& job = *session.job;
+  if (!job.share(Tier::kHost).exists()) {
+    return absl::FailedPreconditionError(
+        "this node has no host pool, and steps are computed in host memory");
+  }
+  const Limits& limits = core_.options.limits;
+  const size_t pieces =
+      event.work == nullptr ? 0 : event.work->pieces.size() + event.work->copies.size();
+  if (pieces > limits.step_pieces) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(pieces, " pieces and copies; at most ", limits.step_pieces, " a call"));
+  }
+  if (event.reads > indices.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reads: ", event.reads, " of ", indices.size(), " chunks"));
+  }
+  const uint32_t limit = job.LeaseLimit(Tier::kHost);
+  if (core_.chunks.CountRoom(indices, Tier::kHost) > limit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a step of ", indices.size(), " chunks at once; the job's host share of ",
+                     FormatBytes(job.share(Tier::kHost).bytes()), " can hold ", limit,
+                     "; raise the pool or step fewer at a time"));
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
+  // Torn chunks that the part writes are allowed, because it writes all of them.
+  for (size_t i = 0; i < event.reads; ++i) {
+    if (core_.chunks[indices[i]].copies.torn) return Lost(core_.chunks, indices[i]);
+  }
+  MEMTIDE_RETURN_IF_ERROR(calls_.CheckWaiting(session, indices.size()));
+  if (event.work == nullptr) return CheckPart(session, event.part);
+  return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
+                             job.chunk_size.count());
+}
+
+absl::Status Requests::CheckPart(const Session& session, uint64_t part) const {
+  if (part == 0) return absl::InvalidArgumentError("part_id is not set");
+  bool is_used = false;
+  for (const Waiter* waiter : session.waiters) {
+    const auto* run = std::get_if<RunStep>(&waiter->then);
+    is_used = is_used || (run != nullptr && run->part == part);
+  }
+  if (!is_used && !calls_.RunningPart(session, part).has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("part_id ", part, " is that of a part which has not ended"));
+}
+
+// The access predictor learns the uses of steps as it learns those of sessions.
+void Requests::LearnStep(const Session& session, const StepCall& event) {
+  MomentReport uses;
+  // The uses belong to the current moment of the job.
+  uses.continues = true;
+  for (size_t i = 0; i < event.chunks.size(); ++i) {
+    uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
+  }
+  residency_.Learn(session, {std::move(uses)}, Residency::UsedBy::kPart);
+}
+
+void Requests::On(const StepCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  Job& job = *session->job;
+  absl::Status status = CheckMoments(core_.options.limits, event.moments);
+  if (status.ok()) residency_.Learn(*session, event.moments);
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  if (status.ok()) status = indices.ok() ? CheckStep(*session, event, *indices) : indices.status();
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  LearnStep(*session, event);
+  RunStep run;
+  run.work = event.work;
+  run.part = event.part;
+  if (event.contents.has_value() && job.shares_contents()) {
+    if (sharing_.SharePart(*session, event, &*indices, &run.difference)) return;
+  } else {
+    std::vector<bool> shared(indices->size());
+    for (size_t i = event.reads; i < indices->size(); ++i)
+      shared[i] = core_.ids.MustCopyToWrite((*indices)[i]);
+    status =
+        sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
+    if (!status.ok()) return core_.Refuse(event.call, status);
+  }
+  calls_.Wait(*session, event.call, *std::move(indices), event.reads, std::move(run),
+              event.deadline);
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
+}
+
+void Requests::On(const StepDone& event) {
+  if (core_.steps.count(event.step) == 0) return;
+  const RunningStep step = calls_.EndStep(event.step, event.status, event.non_finite_gradients);
+  if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
+  if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
+  if (!event.status.ok()) return core_.Refuse(step.call, event.status);
+  Reply reply;
+  reply.call = step.call;
+  reply.value = StepReply{event.non_finite_gradients};
+  core_.Emit(std::move(reply));
+}
+
+void Requests::On(const EndPartCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  const absl::optional<StepId> part = calls_.RunningPart(*session, event.part);
+  // Parts that the mover computes have the number zero.
+  if (event.part != 0 && part.has_value()) {
+    const RunningStep ended = calls_.EndStep(
+        *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
+        event.non_finite_gradients);
+    for (const StepCall& call :
+         sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed)) {
+      On(call);
+    }
+  }
+  core_.Answer(event.call);
+}
+
+}  // namespace memtide

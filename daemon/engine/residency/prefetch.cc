@@ -1,0 +1,186 @@
+// Prefetch and early write-back: while links are idle, chunks with the next predicted uses move up,
+// and the next victims are written back.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "daemon/engine/residency/copies.h"
+#include "daemon/engine/residency/residency.h"
+
+namespace memtide {
+
+namespace {
+
+// Bytes in flight to a tier by prefetch. With more, a fetch would wait longer behind them than it
+// gains: 64 MiB take a disk about 30 ms.
+constexpr Bytes kMaxPrefetch = MiB(64);
+// Leases that one event revokes because other chunks are predicted sooner.
+constexpr int kMaxRevoked = 4;
+
+// No transfer to the tier is needed for the next use.
+bool IsThere(const Chunk& chunk, Tier tier) {
+  return chunk.copies.valid.empty() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+}
+
+// Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.
+bool HasIdleLink(const LinkClocks& links, Tier tier) {
+  if (tier == Tier::kDevice) return links.in_flight({Tier::kDevice, Tier::kHost}) == 0;
+  return links.in_flight({Tier::kHost, Tier::kSsd}) == 0 &&
+         links.in_flight({Tier::kSsd, Tier::kHost}) == 0;
+}
+
+}  // namespace
+
+// Runs after all else has settled: one chunk at a time, because each changes which chunks the next
+// may displace.
+bool Residency::PrefetchOrWriteBack() {
+  while (Job* const job = core_.work.prefetching()) {
+    if (job->state() == JobState::kRunning) {
+      for (const Tier tier : kMemoryTiers) {
+        if (Prefetch(*job, tier) || WriteBackEarly(*job, tier)) return true;
+      }
+    }
+    core_.work.FinishPrefetch();
+  }
+  return false;
+}
+
+bool Residency::Prefetch(Job& job, Tier tier) {
+  const Share& share = job.share(tier);
+  const TierQueues& queues = job.tier(tier);
+  // Chunks that wait for slots are demanded now, and precede all predictions.
+  if (!share.exists() || tier == job.home || !queues.slot_queue.empty()) return false;
+  const uint32_t slots = share.slots().size();
+  // Prefetches have at most the quarter of the slots that the lease budget leaves free. Two chunks
+  // may come at once even if they are larger than kMaxPrefetch.
+  const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
+                                           std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
+  job.forecast.LookAhead(
+      tier, [this, &job, tier](Member member, VirtualTime time) -> absl::optional<bool> {
+        const ChunkIndex index = IndexWanted(job, member, time);
+        if (index == kNoChunk || NextUseOfContent(core_.chunks, core_.chunks[index]) != time)
+          return absl::nullopt;
+        return !IsThere(core_.chunks[index], tier);
+      });
+  if (queues.prefetches.value() >= most) return false;
+  return job.forecast.PrefetchNext(
+      tier, [&](Member member, VirtualTime time) { return TryPrefetch(job, tier, member, time); });
+}
+
+// Starts the prefetch for the use of the member at `time`.
+JobForecast::Prefetch Residency::TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time) {
+  using Prefetch = JobForecast::Prefetch;
+  const ChunkIndex index = IndexWanted(job, member, time);
+  if (index == kNoChunk) return Prefetch::kSkipped;
+  Chunk& chunk = core_.chunks[index];
+  // Later than `time` if a commit before then gives the content to the counterpart.
+  const VirtualTime expected = NextUseOfContent(core_.chunks, chunk);
+  if (expected > time) return Prefetch::kSkipped;
+  const bool there = IsThere(chunk, tier);
+  const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
+  if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
+  if (chunk.copies.unreadable) return Prefetch::kSkipped;
+  // Steps use the chunk in host memory.
+  if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
+  // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
+  if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
+  // A copy that comes before its time takes a slot that the plan has given to another one.
+  if (chunk.copies.flight || !job.forecast.HasPlannedSlot(tier, member, time) ||
+      !HasRoomUntil(job, tier, expected)) {
+    return Prefetch::kBlocked;
+  }
+  StopPrefetch(chunk);
+  job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
+  CancelEviction(chunk);
+  core_.ScheduleChunk(index);
+  return Prefetch::kStarted;
+}
+
+// The victim that may leave for a chunk with a use at `time`. Copies with a sooner use stay.
+absl::optional<Candidate> Residency::VictimAfter(const Job& job, Tier tier,
+                                                 VirtualTime time) const {
+  const absl::optional<Candidate> victim =
+      job.tier(tier).victims.Next(job.forecast.predictor().now());
+  if (!victim.has_value()) return absl::nullopt;
+  const bool later = victim->cost == EvictionCost::kDuplicate || victim->next_use > time;
+  // A copy that the residency plan retains makes room only for a demand transfer. While most of the
+  // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
+  // may leave, too.
+  const bool planned = job.forecast.has_plan() &&
+                       2 * job.tier(tier).pinned_chunks() < job.share(tier).slots().size();
+  const bool stays = victim->cost == EvictionCost::kOnly || victim->cost == EvictionCost::kClean;
+  return later && !(stays && planned) ? victim : absl::nullopt;
+}
+
+// Whether a chunk with a use at `time` can have a slot without displacing one with a sooner use.
+bool Residency::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
+  const Share& share = job.share(tier);
+  if (share.slots().spare_slots() > 0 || share.can_grow()) return true;
+  if (VictimAfter(job, tier, time).has_value()) return true;
+  if (tier == job.work) RevokeFarthest(job, time);
+  return false;
+}
+
+// Revokes leases of chunks whose next use comes after `time`.
+void Residency::RevokeFarthest(Job& job, VirtualTime time) {
+  std::map<SessionId, Revoke> revokes;
+  int revoked = 0;
+  job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
+    const bool leaves = candidate.cost == EvictionCost::kLeaving;
+    // Chunks that the plan sends away come first in the queue. With a plan no other lease is
+    // revoked, and without one only those with a later use.
+    if (!leaves && (candidate.next_use <= time || job.forecast.has_plan())) return false;
+    if (candidate.next_use <= time) return true;
+    Chunk& chunk = core_.chunks[job.members[candidate.member]];
+    if (!chunk.revoke_sent && chunk.waiters.empty()) {
+      chunk.revoke_sent = true;
+      for (const Pin& pin : chunk.pins) {
+        if (!pin.granted() || core_.sessions.Find(pin.session) == nullptr) continue;
+        revokes[pin.session].chunks.push_back(
+            core_.ids.IdFor(job.members[candidate.member], pin.session));
+      }
+    }
+    return ++revoked < kMaxRevoked;
+  });
+  for (auto& [session, revoke] : revokes) {
+    revoke.session = session;
+    ++core_.counters.revokes;
+    core_.Emit(std::move(revoke));
+  }
+}
+
+// Writes the next victim back while its link is idle, so that it can be dropped at once when its
+// slot is needed.
+bool Residency::WriteBackEarly(Job& job, Tier tier) {
+  const Share& share = job.share(tier);
+  if (!share.exists() || tier == job.home || share.slots().spare_slots() > 0) return false;
+  if (!HasIdleLink(job.forecast.links(), tier)) return false;
+  const JobForecast& forecast = job.forecast;
+  const absl::optional<Candidate> victim = job.tier(tier).victims.Next(forecast.predictor().now());
+  const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
+  if (!victim.has_value() || victim->cost != leaving) return false;
+  const ChunkIndex index = job.members[victim->member];
+  if (core_.chunks[index].pinned() || core_.chunks[index].write_back_from.has_value()) return false;
+  const Chunk& chunk = core_.chunks[index];
+  const bool has_slot = chunk.home == Tier::kHost && chunk.slot(Tier::kHost);
+  if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
+    return false;
+  }
+  if (tier == Tier::kHost && !core_.writes.MayBegin(core_.now, WriteOf(index))) return false;
+  core_.chunks[index].write_back_from = tier;
+  core_.ScheduleChunk(index);
+  return true;
+}
+
+// Whether a copy for a use at `time` may take a slot there now, without a write-back and without
+// displacing a chunk with a sooner use.
+bool Residency::IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const {
+  const Share& share = job.share(tier);
+  if (!share.exists() || !job.tier(tier).slot_queue.empty()) return false;
+  if (share.slots().spare_slots() > 0) return true;
+  const absl::optional<Candidate> victim = VictimAfter(job, tier, time);
+  return victim.has_value() && victim->cost != EvictionCost::kOnly &&
+         victim->cost != EvictionCost::kLeaving;
+}
+
+}  // namespace memtide

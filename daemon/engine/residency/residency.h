@@ -1,0 +1,160 @@
+// Residency: where the copies of chunks are, and how they move: as calls ask for it, as victims,
+// and as the forecasts of their uses advise. Engine-internal.
+//
+// A chunk has one transfer in flight at most. Its pending movements and its copies determine the
+// next one. Calls that wait for a chunk hear of failures by signals.
+#ifndef MEMTIDE_DAEMON_ENGINE_RESIDENCY_RESIDENCY_H_
+#define MEMTIDE_DAEMON_ENGINE_RESIDENCY_RESIDENCY_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "daemon/engine/core.h"
+#include "daemon/engine/memory/memory.h"
+
+namespace memtide {
+
+class Residency {
+ public:
+  Residency(Core& core, Memory& memory) : core_(core), memory_(memory) {}
+
+  // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
+  bool LeaveSnapshotSlot(ChunkIndex index);
+  // The copies of the job's chunks at the device are not there any more.
+  void LoseDeviceCopies(Job& job);
+  void On(const SetQuotasCall& event);
+  // Frees the slots of a freed chunk and its index, unless a transfer or step uses them. True:
+  // allocations that wait may have their turn.
+  bool ForgetChunk(ChunkIndex index);
+  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
+  // Drops the content of the chunk. REQUIRES: it is not pinned.
+  void Discard(ChunkIndex index);
+  void SwapContents(ChunkIndex a, ChunkIndex b);
+  void LinkShadow(ChunkIndex index, ChunkIndex shadow);
+  void UnlinkShadow(ChunkIndex index);
+  void ForgetWishes(ChunkIndex index);
+  void On(const PrefetchCall& event);
+  void On(const TransferDone& event);
+  // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
+  // Advance(), for the others. EndAdvance() comes last. kNone: it cannot move. kReached: it is
+  // where waiting calls need it. kEvicted: it has left as calls requested, or is leased.
+  enum class Step { kNone, kMoves, kReached, kEvicted };
+  Step BeginAdvance(ChunkIndex index);
+  void Advance(ChunkIndex index);
+  void EndAdvance(ChunkIndex index);
+  void CancelEviction(Chunk& chunk);
+  bool TakeSlot(ChunkIndex index, Tier tier);
+  void DropCopy(ChunkIndex index, Tier tier);
+  void MakeRoom(Job& job, Tier tier);
+  void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
+  void RetryWrites(Job& job);
+  void ReportFailures(Job& job);
+  // False: the chunk waits until the budgets permit the write.
+  bool BeginWrite(ChunkIndex index);
+  // Tries the writes again that the budgets permit now.
+  void ServeWrites();
+  // Whether evictions of the job have waited for a budget since then.
+  bool WaitedForBudget(const Job& job, Instant since) const;
+  // Drops each copy at the device that is not the only one.
+  void DropUnannounced(const Job& job);
+  // Compares the next piece of a content at rest.
+  void Scrub();
+  void StopPrefetch(Chunk& chunk);
+  void On(const ReportCall& event);
+  // `by`: parts of steps use chunks beside the script, in any order.
+  enum class UsedBy { kScript, kPart };
+  void Learn(const Session& session, const std::vector<MomentReport>& moments,
+             UsedBy by = UsedBy::kScript);
+  void Rank(ChunkIndex index);
+  void UpdateVictim(ChunkIndex index, Tier tier);
+  void AddEvictionHints(const Session& session, FetchReply* reply) const;
+  bool PrefetchOrWriteBack();
+
+ private:
+  // Whether kernels of an ended session may still write to the chunk's slot at the device.
+  bool InQuarantine(const Chunk& chunk) const;
+  // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
+  void LeaveQuarantine(ChunkIndex index);
+  // The memory of the chunk's slot at the device cannot be read any more. True: the chunk's content
+  // is lost.
+  bool DeviceMemoryFailed(ChunkIndex index, const absl::Status& why);
+  // The transfer has ended well.
+  void CountTransfer(Job& job, const Flight& flight);
+  void ForgetAfterTransfer(ChunkIndex index);
+  void LeaveContent(CommonContent& content);
+  // True: the chunk has a valid copy at `tier`. False: the next transfer started or waits for a
+  // slot.
+  bool PromoteTo(ChunkIndex index, Tier tier);
+  // Drops the copy at `tier`, after a write-back if it is the only one. True: it is gone.
+  bool EvictFrom(ChunkIndex index, Tier tier);
+  void StopWaitingForSlot(ChunkIndex index, Tier tier);
+  void StopWaitingForWrite(ChunkIndex index);
+  void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
+                      const absl::Status& status);
+  void RetryLater(ChunkIndex index);
+  void NoteFailure(ChunkIndex index, const absl::Status& status);
+  // The write of the chunk to its place on SSD.
+  SsdWrite WriteOf(ChunkIndex index) const;
+  void SetBudgets(const std::vector<Quota>& quotas);
+  void ReportWait(ChunkIndex index);
+  // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
+  bool WriteBack(ChunkIndex index, Tier tier);
+  // Whether the copy at `tier` is to be compared before it is dropped as clean. Counts the drop.
+  bool IsChosenForCheck(ChunkIndex index, Tier tier);
+  void StartCheck(ChunkIndex index);
+  void CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status);
+  // Whether the content gets sums when it is written to SSD, and is compared with them later.
+  bool IsVerified(const Chunk& chunk) const;
+  ContentSums SumsToCompare(const Chunk& chunk) const;
+  absl::optional<ChunkIndex> NextToScrub();
+  void StartScrub(ChunkIndex index);
+  void ScrubDone(ChunkIndex index, const Flight& flight, const TransferDone& done);
+  // Returns whether another copy of the chunk is valid.
+  bool BadCopy(ChunkIndex index, const absl::Status& what);
+  void FreeUnusedSlots(ChunkIndex index);
+  void EndIteration(Job& job, uint64_t clock);
+  absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
+  ChunkIndex IndexWanted(const Job& job, Member member, VirtualTime time) const;
+  VirtualTime RankOf(const Chunk& chunk, Tier tier);
+  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
+  EvictionCost CostOf(const Chunk& chunk, Tier tier) const;
+  void SchedulePrefetch(Job& job);
+  bool Prefetch(Job& job, Tier tier);
+  JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time);
+  absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, VirtualTime time) const;
+  bool HasRoomUntil(Job& job, Tier tier, VirtualTime time);
+  void RevokeFarthest(Job& job, VirtualTime time);
+  bool WriteBackEarly(Job& job, Tier tier);
+  bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
+  TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
+
+  Core& core_;
+  Memory& memory_;
+
+  uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
+
+  // The next place to scrub: from `offset` on the chunk that is the member of the job, or, if there
+  // is no such content, the next one.
+  struct ScrubPlace {
+    JobId job;
+    Member member;
+    Bytes offset;
+    absl::optional<Version> failed;  // The last attempt found no right bytes of it there.
+  };
+  ScrubPlace scrub_;
+  absl::optional<TransferId> scrubbing_;  // In flight.
+  Instant scrub_began_, next_scrub_;
+
+  std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
+  // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
+  TierSet queued_for_;
+
+  uint64_t next_transfer_ = 1;
+  uint64_t rankings_ = 0;
+};
+
+}  // namespace memtide
+
+#endif  // MEMTIDE_DAEMON_ENGINE_RESIDENCY_RESIDENCY_H_

@@ -1,0 +1,72 @@
+// Shadows: pairs of a chunk and its shadow chunk, and the exchange of what two chunks hold.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "daemon/engine/residency/residency.h"
+
+namespace memtide {
+
+void Residency::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
+  core_.chunks[index].counterpart = shadow;
+  core_.chunks[shadow].counterpart = index;
+  core_.chunks[shadow].is_shadow = true;
+}
+
+// Ends the pair. The predicted next use of the counterpart's content depended on it.
+void Residency::UnlinkShadow(ChunkIndex index) {
+  const ChunkIndex counterpart = std::exchange(core_.chunks[index].counterpart, kNoChunk);
+  core_.chunks[index].is_shadow = false;
+  if (counterpart == kNoChunk) return;
+  core_.chunks[counterpart].counterpart = kNoChunk;
+  core_.chunks[counterpart].is_shadow = false;
+  Rank(counterpart);
+}
+
+// Cancels the movements that are pending for the present content, which goes to another chunk or
+// nowhere.
+void Residency::ForgetWishes(ChunkIndex index) {
+  Chunk& chunk = core_.chunks[index];
+  StopPrefetch(chunk);
+  CancelEviction(chunk);
+  for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
+  StopWaitingForWrite(index);
+  chunk.write_back_from.reset();
+  chunk.evicted = chunk.wrote_back = false;
+  chunk.failures = 0;
+}
+
+void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
+  Chunk& a = core_.chunks[index_a];
+  Chunk& b = core_.chunks[index_b];
+  MEMTIDE_CHECK(!a.pinned() && !b.pinned());
+  ForgetWishes(index_a);
+  ForgetWishes(index_b);
+  // Neither chunk ever had this version. A speculative step part that has read one of them
+  // therefore does not count (decision 13).
+  const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
+  const bool a_is_made = a.is_made(), b_is_made = b.is_made();
+  for (Chunk* chunk : {&a, &b}) {
+    // A transfer of the current content stays valid under the new version. A transfer of an older
+    // version does not.
+    if (chunk->copies.flight != nullptr) {
+      Flight& flight = *chunk->copies.flight;
+      flight.version = flight.version == chunk->version ? fresh : Version(0);
+    }
+    chunk->version = fresh;
+  }
+  std::swap(a.copies, b.copies);
+  a.made = b_is_made ? fresh : Version();
+  b.made = a_is_made ? fresh : Version();
+  for (const ChunkIndex index : {index_a, index_b}) {
+    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies.flight;
+    // The transfer belongs to its slots, which the other chunk has now.
+    if (flight != nullptr) core_.transfers[flight->transfer] = index;
+    core_.MarkDirty(index);
+    Rank(index);
+    core_.ScheduleChunk(index);
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,279 @@
+// Contents that ranks share: which entry of the chunk table an id names (tables/name_table.h), and
+// the copy that a rank gets before it writes.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+bool HasCallFor(const Session& session, ChunkIndex index) {
+  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
+    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
+  });
+}
+
+bool IsInCall(const Core& core, const Session& session, ChunkIndex index) {
+  const auto is_of_part = [&core, &session](const Pin& pin) {
+    const auto step =
+        IsStep(pin.session) ? core.steps.find(StepId(pin.session.value())) : core.steps.end();
+    return step != core.steps.end() && step->second.owner == session.id;
+  };
+  const std::vector<Pin>& pins = core.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+}
+
+// REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
+// session leaves behind.
+void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
+  const Name name = core_.ids.NameOf(job, id, from);
+  Session* const owner = core_.sessions.Find(name.owner);
+  if (owner != nullptr) WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
+  const bool is_last =
+      job.names.Move(name, from, core_.ids.OwnName(from), to, core_.ids.OwnName(to));
+  core_.MarkDirty(from);
+  core_.MarkDirty(to);
+  if (!is_last) return;
+  if (owner != nullptr) {
+    // A lease that was left behind keeps the entry.
+    const auto lease = owner->left_behind.find(id);
+    if (lease != owner->left_behind.end() && lease->second == from) return;
+  }
+  calls_.FinishEvicts(from, absl::AbortedError(absl::StrCat("chunk ", id.value(),
+                                                            " was written before it was evicted")));
+  calls_.FreeChunk(from);
+}
+
+// RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
+// with more of them is being made.
+absl::StatusOr<Slot> Sharing::TakeHomeSlot(Job& job, ChunkIndex shared) {
+  Share& home = job.share(job.home);
+  const SlotPool& slots = home.slots();
+  const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
+  if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
+    if (home.is_elastic() && wanted > slots.size()) {
+      memory_.GrowShare(job, job.home, wanted - slots.size());
+    }
+    memory_.Grow(job, job.home);
+    if (home.making() != kNoSegment) {
+      return CallAgain(absl::StrCat("memory for a copy of chunk ", core_.IdOf(shared).value(),
+                                    " is being made"));
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("chunk ", core_.IdOf(shared).value(),
+                     " has its content in common with others, and the job's ", TierName(job.home),
+                     " share has no slot for a copy of it; enlarge that pool"));
+  }
+  return home.Take();
+}
+
+// A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.
+absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
+  MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, like));
+  const ChunkIndex index = core_.chunks.Claim(&job);
+  Chunk& chunk = core_.chunks[index];
+  const Chunk& model = core_.chunks[like];
+  chunk.kind = model.kind;
+  chunk.undefined = model.undefined;
+  chunk.home = job.home;
+  chunk.repeats_offer = model.repeats_offer;
+  chunk.member = job.members.Add(index);
+  chunk.slot(job.home) = std::move(slot);
+  job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  job.names.AddUnnamed(index, core_.IdOf(index));
+  core_.MarkDirty(index);
+  return index;
+}
+
+// Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
+// Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
+// the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
+absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
+                                     const std::vector<bool>& wanted, bool may_be_leased,
+                                     std::vector<ChunkIndex>* indices) {
+  Job& job = *session.job;
+  std::vector<std::pair<size_t, ChunkIndex>> made;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!wanted[i]) continue;
+    // A lease, and a fetch that waits, are of the entry.
+    const ChunkIndex old = (*indices)[i];
+    if (IsInCall(core_, session, old) ||
+        (!may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr)) {
+      for (const auto& [at, index] : made) calls_.FreeChunk(index);
+      return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
+                                             "that writes it; release it and try again"));
+    }
+    const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
+    if (!entry.ok()) {
+      for (const auto& [at, index] : made) calls_.FreeChunk(index);
+      return entry.status();
+    }
+    made.emplace_back(i, *entry);
+  }
+  for (const auto& [i, entry] : made) {
+    MoveId(job, ids[i], (*indices)[i], entry);
+    (*indices)[i] = entry;
+  }
+  return absl::OkStatus();
+}
+
+// Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
+// call again, which finds entries of its own.
+void Sharing::Unshare(Session& session, const FetchCall& event,
+                      const std::vector<ChunkIndex>& indices) {
+  Job& job = *session.job;
+  auto unsharing = std::make_shared<Unsharing>();
+  unsharing->call = event;
+  unsharing->call.moments.clear();
+  unsharing->call.releases.clear();
+  absl::Status status;
+  if (!job.share(Tier::kHost).exists()) {
+    status = absl::FailedPreconditionError(
+        "the content is shared, and this node has no host pool in which it could be copied");
+  } else if (!event.wait) {
+    status = absl::UnavailableError("the content is shared; a copy has to be made first");
+  }
+  for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
+    if (!core_.ids.MustCopyToWrite(indices[i])) continue;
+    if (core_.chunks[indices[i]].copies.torn) {
+      status = Lost(core_.chunks, indices[i]);
+      continue;
+    }
+    const absl::StatusOr<ChunkIndex> copy = MakeEntry(job, indices[i]);
+    status = copy.status();
+    if (!copy.ok()) continue;
+    unsharing->ids.push_back(event.chunks[i]);
+    unsharing->shared.push_back(indices[i]);
+    unsharing->copies.push_back(*copy);
+  }
+  const uint32_t count = static_cast<uint32_t>(unsharing->ids.size());
+  const uint32_t limit = job.LeaseLimit(Tier::kHost);
+  if (status.ok() && 2 * count > limit) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        count, " chunks whose content is shared are to be written at once; the job's host share ",
+        "can hold ", limit, " with their copies; write fewer at a time"));
+  }
+  if (!status.ok()) {
+    DropCopies(*unsharing);
+    return core_.Refuse(event.call, status);
+  }
+  auto work = std::make_shared<optimizer::Work>();
+  for (uint32_t i = 0; i < count; ++i) {
+    work->copies.push_back({{i, 0}, {count + i, 0}, job.chunk_size.count()});
+  }
+  std::vector<ChunkIndex> chunks = unsharing->shared;
+  chunks.insert(chunks.end(), unsharing->copies.begin(), unsharing->copies.end());
+  RunStep run;
+  run.work = std::move(work);
+  run.unsharing = std::move(unsharing);
+  calls_.Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
+}
+
+// The copies are there, or failed.
+void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) {
+  const Unsharing& unsharing = *step.unsharing;
+  Session* const session = core_.sessions.Find(step.owner);
+  if (!status.ok() || session == nullptr || session->job == nullptr) {
+    DropCopies(unsharing);
+    return core_.Refuse(step.call,
+                        status.ok() ? absl::UnavailableError("the session ended") : status);
+  }
+  Job& job = *session->job;
+  // A fetch or part of the session that waits for the shared entry would get that, and other ranks
+  // may have written it by then.
+  for (const ChunkIndex shared : unsharing.shared) {
+    if (!HasCallFor(*session, shared)) continue;
+    DropCopies(unsharing);
+    return core_.Refuse(step.call,
+                        absl::AbortedError("another call of the session waits for a chunk "
+                                           "that this one writes; try again"));
+  }
+  for (size_t i = 0; i < unsharing.ids.size(); ++i) {
+    const ChunkId id = unsharing.ids[i];
+    const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
+    // The id was freed meanwhile, or names another entry: this copy is of no use.
+    if (!core_.chunks[copy].live()) continue;
+    if (core_.ids.Find(job, id) != shared || !core_.ids.MustCopyToWrite(shared)) {
+      calls_.FreeChunk(copy);
+      continue;
+    }
+    // The client has the old place mapped until it gets the new one.
+    const Pin* const pin = core_.chunks[shared].FindPin(session->id);
+    if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
+    MoveId(job, id, shared, copy);
+  }
+  core_.work.Send(FetchAgain{unsharing.call});
+  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
+}
+
+void Sharing::DropCopies(const Unsharing& unsharing) {
+  for (const ChunkIndex copy : unsharing.copies) {
+    if (core_.chunks[copy].live()) calls_.FreeChunk(copy);
+  }
+}
+
+// The session's lease on the content that its id named before, if it still has one.
+void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
+  const auto found = session.left_behind.find(id);
+  if (found == session.left_behind.end()) return;
+  const ChunkIndex index = found->second;
+  session.left_behind.erase(found);
+  calls_.ReleaseLease(session, index);
+  // No id names a common content any more that the session has left.
+  const Chunk& chunk = core_.chunks[index];
+  const bool is_left = chunk.live() && chunk.common != nullptr && !chunk.pinned();
+  if (is_left && session.job->names.NamesOf(index).empty()) calls_.FreeChunk(index);
+}
+
+// Ends one id of a content that others name, too.
+void Sharing::FreeId(Session& session, ChunkId id, ChunkIndex index) {
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
+    const std::vector<ChunkIndex>& chunks = waiter->chunks;
+    if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
+      Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
+    }
+  }
+  calls_.ReleaseLease(session, index);
+  core_.chunks[index].job->names.Remove(id, index);
+  core_.MarkDirty(index);
+}
+
+// Whether only sessions that have ended named the entry, so that no call can reach it any more.
+bool Sharing::IsOrphan(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
+  const Job& job = *chunk.job;
+  const auto is_there = [&job](SessionId session) {
+    return std::count(job.sessions.begin(), job.sessions.end(), session) != 0;
+  };
+  const std::vector<Name>& names = job.names.NamesOf(index);
+  if (names.empty()) {
+    // The copy that is being made for a rank has no name yet.
+    const bool has_own_name = !job.names.Find(core_.IdOf(index)).has_value();
+    return has_own_name && !is_there(chunk.owner);
+  }
+  return std::none_of(names.begin(), names.end(),
+                      [&is_there](const Name& name) { return is_there(name.owner); });
+}
+
+// Frees what only ranks that have ended could use. Another rank may still read what its id named
+// before; then the next Tick tries again.
+void Sharing::FreeOrphans(Job& job) {
+  job.orphans_remain = false;
+  // FreeChunk() changes the members, so that the loop is over a copy.
+  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
+    if (index == kNoChunk || !core_.chunks[index].live() || !IsOrphan(index)) continue;
+    const bool is_used = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty() ||
+                         job.waiting.NextNaming(index, 0) != nullptr;
+    if (is_used) {
+      job.orphans_remain = true;
+    } else {
+      calls_.FreeChunk(index);
+    }
+  }
+}
+
+}  // namespace memtide

@@ -1,0 +1,215 @@
+// Duplicates: new chunks with the content of others, of which no byte moves before one is written.
+//
+// What such a chunk holds becomes a content of its own job (Job::duplicated): its slot of host
+// memory is the content's from then on, and the chunk and its duplicates are readers, as chunks are
+// of what sessions have in common (sharing/contents.cc). So each has its leases, moves to the
+// device and is freed by itself, and a session that writes one gets a copy first.
+//
+// A content never leaves host memory. Where other chunks do, its slot is claimed, as slots are for
+// activations, so that calls that were accepted keep the room that they need. A reader has no home.
+// Its writer takes one, or is refused where there is none, before anything is written.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall& event,
+                                     const std::vector<ChunkIndex>& indices) const {
+  const Job& job = *session.job;
+  if (!job.name.empty()) {
+    return absl::FailedPreconditionError(
+        "the chunks of a job with a name outlive the daemon, and what duplicates have in common "
+        "does not; leave out the job's name, or copy the bytes into chunks of their own");
+  }
+  if (!job.share(Tier::kHost).exists()) {
+    return absl::FailedPreconditionError(
+        "duplicates have their content in host memory, and the job has no share of it; copy the "
+        "bytes into chunks of their own");
+  }
+  if (core_.draining) {
+    return absl::UnavailableError("the memtide daemon is draining and makes no new chunk");
+  }
+  MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
+  const uint32_t limit = job.LeaseLimit(Tier::kHost);
+  if (core_.chunks.CountRoom(indices, Tier::kHost) > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "requested duplicates of ", indices.size(), " chunks at once; the job's host share of ",
+        FormatBytes(job.share(Tier::kHost).bytes()), " can hold ", limit,
+        "; raise the pool or name fewer at a time"));
+  }
+  // The step part that brings the chunks to host memory names them again.
+  return calls_.CheckWaiting(session, 2 * indices.size());
+}
+
+absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const DuplicateCall& event,
+                                                   const std::vector<ChunkIndex>& indices) const {
+  const uint64_t made = uint64_t{event.copies} * indices.size();
+  if (made == 0 || made > core_.options.limits.chunks_per_call) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("requested ", event.copies, " duplicates each of ", indices.size(),
+                     " chunks; between 1 and ", core_.options.limits.chunks_per_call, " in all"));
+  }
+  if (made > core_.options.limits.chunks - core_.chunks.live()) {
+    return absl::ResourceExhaustedError(absl::StrCat("requested ", made,
+                                                     " duplicates; the node's limit is ",
+                                                     core_.options.limits.chunks, " chunks"));
+  }
+  uint32_t own = 0;  // Chunks whose content is not common yet.
+  for (const ChunkIndex index : indices) {
+    const Chunk& chunk = core_.chunks[index];
+    if (chunk.copies.torn) return Lost(core_.chunks, index);
+    if (chunk.transient) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "chunk ", core_.IdOf(index).value(),
+          " is of kind ACTIVATION: it ends with its iteration, and has no duplicates"));
+    }
+    if (chunk.copies.valid.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("chunk ", core_.IdOf(index).value(),
+                       " holds nothing yet; allocate chunks instead of duplicates"));
+    }
+    own += chunk.common == nullptr;
+  }
+  if (own == 0 || job.home == Tier::kHost) return absl::OkStatus();
+  return calls_.TryClaim(job, own);
+}
+
+void Sharing::On(const DuplicateCall& event) {
+  Session* session = core_.CallingSession(event.call, event.session);
+  if (session == nullptr) return;
+  if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<DuplicateCall>)) return;
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
+  absl::Status status = indices.status();
+  if (status.ok()) status = CheckDuplicate(*session, event, *indices);
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  auto offer = std::make_shared<Offer>();
+  offer->call = event.call;
+  offer->session = session->id;
+  offer->deadline = event.deadline;
+  offer->patience = core_.now + kOfferPatience;
+  offer->duplicate = event;
+  const uint32_t count = static_cast<uint32_t>(event.chunks.size());
+  offer->chunks_of_job = session->job->waiting_chunks.Take(count);
+  offer->chunks_of_user = session->user->waiting_chunks.Take(count);
+  StartDuplicating(offer);
+}
+
+// A step part without work brings the chunks to host memory.
+void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
+  Session& session = *core_.sessions.Find(offer->session);
+  const DuplicateCall& call = *offer->duplicate;
+  if (core_.AnswerAgain(session, call.call, call.request_id, kKindOf<DuplicateCall>)) return;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
+  absl::optional<absl::Status> status = indices.status();
+  if (status->ok()) {
+    // As for the claims of an allocation.
+    const Share& host = session.job->share(Tier::kHost);
+    const uint32_t wanted = host.slots_for_claims(static_cast<uint32_t>(indices->size()));
+    if (session.job->home != Tier::kHost && host.is_elastic() && wanted > host.slots().size()) {
+      memory_.GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
+    }
+    status = TryDuplicate(*session.job, call, *indices);
+  }
+  if (!status.has_value()) {
+    memory_.Grow(*session.job, Tier::kHost);
+    return WaitToDuplicate(session, offer);
+  }
+  if (!status->ok()) return core_.Refuse(call.call, *status);
+  const size_t count = indices->size();
+  StartPart(session, offer, ContentWork(), *std::move(indices), count);
+}
+
+// Memory is made for claims, or a transfer uses a slot that is to be the content's.
+void Sharing::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
+  if (core_.now >= offer->patience || core_.draining) {
+    return core_.Refuse(offer->call,
+                        absl::ResourceExhaustedError(
+                            "the job's host share has no room now for what duplicates have "
+                            "in common; raise the host pool, or copy the bytes"));
+  }
+  offer->of_session = session.waiting_calls.Take();
+  offers_.push_back(offer);
+  await_transfers_ = true;
+}
+
+// The part has ended, so that the chunks are in host memory unless they have been used since.
+void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
+  const DuplicateCall& call = *offer->duplicate;
+  const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
+  absl::optional<absl::Status> status = indices.status();
+  if (status->ok()) status = TryDuplicate(*session.job, call, *indices);
+  bool moves = !status.has_value();
+  if (moves) memory_.Grow(*session.job, Tier::kHost);
+  for (size_t i = 0; !moves && status->ok() && i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    const Chunk& chunk = core_.chunks[index];
+    if (chunk.common != nullptr) continue;
+    if (!IsUnused(index)) {
+      status = absl::AbortedError(
+          absl::StrCat("chunk ", call.chunks[i].value(), " is in use; release it and try again"));
+    }
+    moves = chunk.copies.flight != nullptr || !chunk.valid_at(Tier::kHost);
+  }
+  if (status.has_value() && !status->ok()) return core_.Refuse(call.call, *status);
+  if (moves) return WaitToDuplicate(session, offer);
+  Duplicate(session, call, *indices);
+}
+
+// REQUIRES: those of the chunks that have a content of their own are unused, and in host memory.
+void Sharing::Duplicate(Session& session, const DuplicateCall& event,
+                        const std::vector<ChunkIndex>& indices) {
+  Job& job = *session.job;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (core_.chunks[indices[i]].common != nullptr) continue;
+    WithdrawOffer(session, event.chunks[i]);
+    HoldInCommon(job, indices[i]);
+  }
+  AllocateReply made;
+  made.chunks.reserve(event.copies * indices.size());
+  for (uint32_t copy = 0; copy < event.copies; ++copy) {
+    for (const ChunkIndex index : indices) {
+      const ChunkIndex duplicate = AddReader(job, index, *core_.chunks[index].common);
+      core_.chunks[duplicate].owner = session.id;
+      core_.chunks[duplicate].version = core_.chunks[index].version;
+      core_.MarkDirty(duplicate);
+      made.chunks.push_back(core_.IdOf(duplicate));
+    }
+  }
+  Reply reply;
+  reply.call = event.call;
+  reply.value = std::move(made);
+  core_.sessions.Remember(session, event.request_id, kKindOf<DuplicateCall>, reply);
+  core_.Emit(std::move(reply));
+}
+
+// What the chunk holds in host memory becomes a content, which it reads from now on. Its home is
+// free. The copy at the device stays.
+void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
+  residency_.UnlinkShadow(index);
+  residency_.ForgetWishes(index);
+  Chunk& chunk = core_.chunks[index];
+  MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies.flight && !chunk.pinned());
+  job.duplicated.job = &job;
+  CommonContent& content = job.duplicated.AddWhole(std::move(chunk.slot(Tier::kHost)));
+  if (job.home != Tier::kHost) content.claim = job.share(Tier::kHost).Claim();
+  chunk.copies.valid.Remove(Tier::kSsd);
+  chunk.copies.sums.clear();
+  chunk.copies.unreadable = false;
+  chunk.slot(Tier::kSsd).Free();
+  chunk.home = Tier::kHost;
+  chunk.common = &content;
+  chunk.of_readers = content.readers.Take();
+  chunk.of_common = job.common.Take();
+  core_.MarkDirty(index);
+  residency_.Rank(index);
+  for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+  // The room of a smaller limit of leases is that of the chunk.
+  core_.ScheduleRoomCheck(job, Tier::kHost);
+}
+
+}  // namespace memtide

@@ -1,0 +1,258 @@
+// Parts of optimizer steps that ranks make once: the first rank that asks makes the part, and the
+// ids of the others come to name its results.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "daemon/engine/sharing/sharing.h"
+
+namespace memtide {
+
+namespace {
+
+PartDifference DifferenceOf(const PartKey& key, const SharedParts::Map::value_type& other) {
+  PartDifference difference;
+  difference.rank = other.second.rank;
+  difference.work = other.first.work != key.work || other.first.writes != key.writes ||
+                    other.first.reads.size() != key.reads.size();
+  for (uint32_t i = 0; !difference.work && i < key.reads.size(); ++i) {
+    if (key.reads[i] != other.first.reads[i]) difference.reads.push_back(i);
+  }
+  return difference;
+}
+
+// `unknown_reads`: gets the numbers of the chunks whose contents nothing identifies.
+PartKey KeyOf(const Core& core, const StepCall& event, const std::vector<ChunkIndex>& indices,
+              std::vector<uint32_t>* unknown_reads) {
+  const std::vector<Digest>& digests = event.contents->reads;
+  PartKey key{event.contents->work, {}, indices.size() - event.reads};
+  for (uint32_t i = 0; i < event.reads; ++i) {
+    const ChunkIndex index = indices[i];
+    if (core.chunks[index].is_made()) {
+      key.reads.push_back({Digest(), {core.IdOf(index), core.chunks[index].version}});
+      continue;
+    }
+    const Digest digest = i < digests.size() ? digests[i] : Digest();
+    if (!digest.is_set()) unknown_reads->push_back(i);
+    key.reads.push_back({digest, {ChunkId(), Version()}});
+  }
+  return key;
+}
+
+// Whether these entries hold these results, and no call is about to write them.
+bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
+              const std::vector<std::pair<ChunkId, Version>>& results) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const ChunkIndex index = entries[i];
+    const Chunk& chunk = core.chunks[index];
+    if (!chunk.live() || core.IdOf(index) != results[i].first ||
+        chunk.version != results[i].second || chunk.copies.torn || chunk.overwrite) {
+      return false;
+    }
+    for (const Pin& pin : chunk.pins) {
+      if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
+    }
+    uint64_t age = 0;
+    while (const WaitingCalls::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
+      if (naming->access == Access::kWrite) return false;
+      age = naming->waiter->waiting.age();
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+// True: the call has been answered, or waits for another rank. False: the session makes the part,
+// into the entries that `indices` has then.
+bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
+                        absl::optional<PartDifference>* difference) {
+  Job& job = *session.job;
+  PartReply lacking;
+  PartKey key = KeyOf(core_, event, *indices, &lacking.unknown_reads);
+  if (!lacking.unknown_reads.empty()) {
+    core_.Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
+    return true;
+  }
+  SharedPart* part = job.parts.Find(key);
+  if (part != nullptr && part->is_made() && !AreThere(core_, part->writes, part->results)) {
+    job.parts.Forget(key);
+    part = nullptr;
+  }
+  if (part != nullptr) {
+    AnswerOrWait(session, event, *part, indices->size());
+    return true;
+  }
+  const uint64_t step = session.committed_step + 1;
+  if (const auto* const other = job.parts.SameElements(key, session.id, step)) {
+    *difference = DifferenceOf(key, *other);
+  }
+  bool is_anew = false;
+  std::vector<bool> to_own(indices->size());
+  for (size_t i = event.reads; i < indices->size(); ++i) {
+    const ChunkIndex index = (*indices)[i];
+    const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
+    // An empty content that no rank has written in this step is written for all.
+    to_own[i] = core_.ids.IsShared(index) &&
+                (writer != nullptr || !core_.chunks[index].copies.valid.empty());
+    if (writer == nullptr || to_own[i]) continue;
+    // The session makes its own part anew: parts that wait for each other are not shared.
+    if (!writer->second.is_made()) {
+      is_anew = true;
+    } else {
+      job.parts.ForgetWriter(index);
+    }
+  }
+  const absl::Status status =
+      GiveOwnEntries(session, event.chunks, to_own, /*may_be_leased=*/false, indices);
+  if (!status.ok()) {
+    core_.Refuse(event.call, status);
+    return true;
+  }
+  if (is_anew) return false;
+  SharedPart begun;
+  begun.maker = session.id;
+  begun.rank = session.rank;
+  begun.number = event.part;
+  begun.step = step;
+  begun.writes.assign(indices->begin() + event.reads, indices->end());
+  job.parts.Begin(std::move(key), std::move(begun));
+  return false;
+}
+
+void Sharing::AnswerOrWait(Session& session, const StepCall& event, SharedPart& part,
+                           size_t count) {
+  if (part.is_made()) {
+    AnswerMade(event, std::vector<ChunkIndex>(part.writes));
+  } else if (part.maker == session.id) {
+    core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
+  } else {
+    const Duration most = core_.options.limits.max_wait;
+    const uint32_t chunks = static_cast<uint32_t>(count);
+    part.waiting.push_back({event,
+                            core_.now + (event.deadline == Duration(0) ? most : event.deadline),
+                            session.waiting_calls.Take(), session.job->waiting_chunks.Take(chunks),
+                            session.user->waiting_chunks.Take(chunks)});
+  }
+}
+
+// The ids of the written chunks name the results, which others have made.
+absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
+                                  const std::vector<ChunkIndex>& results) {
+  const Session& session = *core_.sessions.Find(event.session);
+  std::vector<ChunkIndex> present;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const ChunkId id = event.chunks[event.reads + i];
+    const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
+    if (!index.has_value()) {
+      return absl::NotFoundError(absl::StrCat("there is no chunk ", id.value()));
+    }
+    present.push_back(*index);
+    if (*index == results[i]) continue;
+    Chunk& chunk = core_.chunks[*index];
+    const Pin* const own = chunk.FindPin(event.session);
+    const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
+    const bool is_being_made = writer != nullptr && !writer->second.is_made();
+    if (own != nullptr || IsInCall(core_, session, *index) || !chunk.evicts.empty() ||
+        ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
+         !core_.ids.IsShared(*index))) {
+      return absl::AbortedError(absl::StrCat("chunk ", id.value(),
+                                             " is in use, and is to hold the result of another "
+                                             "rank; release it and try again"));
+    }
+    const bool is_result = std::count(results.begin(), results.end(), *index) != 0;
+    if (is_result ||
+        job.names.HasNameOf(results[i], event.session, core_.ids.OwnName(results[i]))) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "chunk ", id.value(), " is to hold a result that another chunk of the session holds"));
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (present[i] != results[i]) {
+      MoveId(job, event.chunks[event.reads + i], present[i], results[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
+  Session* const session = core_.sessions.Find(event.session);
+  const absl::Status status = TakeResults(*session->job, event, results);
+  if (!status.ok()) return core_.Refuse(event.call, status);
+  ++core_.counters.parts_shared;
+  PartReply part;
+  part.made = true;
+  core_.Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
+}
+
+// After a commit: what ranks have made and written over since is of no use to those that are late.
+void Sharing::ForgetLostResults(Job& job) {
+  job.parts.ForgetUnless(
+      [this](const SharedPart& part) { return AreThere(core_, part.writes, part.results); });
+}
+
+// A part that a session computes has ended, or never began.
+std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t number,
+                                         bool computed) {
+  std::vector<StepCall> again;
+  if (number == 0) return again;
+  SharedParts::Ended ended = job.parts.End(maker, number, computed);
+  std::vector<ChunkIndex> writes;
+  std::vector<std::pair<ChunkId, Version>> results;
+  if (ended.part != nullptr) {
+    writes = ended.part->writes;
+    for (const ChunkIndex index : writes) {
+      core_.chunks[index].made = core_.chunks[index].version;
+      results.emplace_back(core_.IdOf(index), core_.chunks[index].version);
+    }
+    ended.part->results = results;
+  }
+  for (WaitingPart& waiting : ended.waiting) {
+    waiting.of_session.End();
+    waiting.chunks_of_job.End();
+    waiting.chunks_of_user.End();
+    if (computed && AreThere(core_, writes, results)) {
+      AnswerMade(waiting.call, writes);
+    } else {
+      again.push_back(std::move(waiting.call));  // The first of them makes the part.
+    }
+  }
+  return again;
+}
+
+void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
+  if (session.job == nullptr) return;
+  for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
+    core_.Refuse(waiting.call.call, why);
+  }
+}
+
+// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
+// are late find it in `to`. What has been written since is no result.
+void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
+  SharedParts& parts = core_.chunks[to].job->parts;
+  parts.ForgetWriter(to);
+  if (core_.chunks[to].is_made()) {
+    parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
+  } else {
+    parts.ForgetWriter(from);
+  }
+}
+
+void Sharing::On(const PartFailed& signal) {
+  if (signal.unsharing != nullptr) DropCopies(*signal.unsharing);
+  if (signal.offer != nullptr) {
+    DropReaders(*signal.offer);
+    if (signal.offer->repeats) EndOwnOffer(signal.owner);
+  }
+  const auto job = core_.jobs.find(signal.job);
+  if (job == core_.jobs.end()) return;
+  for (StepCall& call : PartEnded(*job->second, signal.owner, signal.part, /*computed=*/false)) {
+    core_.work.Send(StepAgain{std::move(call)});
+  }
+}
+
+void Sharing::Fail(Waiter& waiter, const absl::Status& status) { On(calls_.Undo(waiter, status)); }
+
+}  // namespace memtide

@@ -1,0 +1,1 @@
+"""Hooks around an optimizer's step."""

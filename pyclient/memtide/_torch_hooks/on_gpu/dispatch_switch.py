@@ -1,0 +1,169 @@
+"""Takes lease dispatch off one thread while all chunks are leased together.
+
+A dispatch mode in Python costs each operation 4 us and more even where it does nothing, so the only
+cheap one is none. While all chunks fit, one lease on all of them (a hold, _memory/leases.py)
+answers every access, and no operation has to be seen. A *covered phase* is the time from the first
+forward pass of an iteration to the end of the optimizer's step:
+
+- It begins only in the thread that installed the mode, where that mode is the only one, outside of
+  backward. Autograd gives its threads the modes of the thread that called `backward`, so a pass
+  runs as it began.
+- Chunks that are new during it are added to the hold, or what was to be moved there stays where it
+  is (_memory/adoption.py). Gradients stay where torch makes them: nothing leaves the device until
+  the optimizer has used them.
+- Autograd runs each node with a copy of the modes, so that a mode that is entered in a node is lost
+  at its end. Steps of optimizers within backward therefore neither begin nor end a phase.
+- Between two phases idle leases can be reclaimed for another job, as always.
+- A script may stop within an iteration: it has seen enough, or has caught an error. Then the phase
+  ends once it calls `train` or `eval` of a module, or zeroes gradients where other iterations do
+  not, or after memory was short.
+- Other threads have modes of their own, which lease for each operation as always.
+
+Most phases are *lean*: optimizer states are not looked through for new tensors, and unless an
+observer samples moments, the module hooks are out, too. One in `_LOOK_EVERY` phases is not lean, so
+that parameters and states that a script has put in the place of adopted ones are adopted as well.
+Until then they are in ordinary memory.
+
+Nothing can run an operation again that finds too little memory during a covered phase. So one
+begins only if iterations leave headroom (DeviceOomHandler.has_headroom).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memtide._memory.device_oom import DeviceOomHandler
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._torch_hooks import mode_stack
+from memtide._torch_hooks.module_hooks import ModuleHooks
+
+Function = Callable[..., Any]
+_NO_BACKWARD = -1
+_LOOK_EVERY = 17  # Odd, so that of two optimizers in turn each has its phases that are not lean.
+
+
+class DispatchSwitch:
+    """Decides when the mode is off. Its methods may be called in any thread; in others than the one
+    that made it, they change nothing."""
+
+    def __init__(
+        self,
+        memory: ManagedMemory,
+        module_hooks: ModuleHooks,
+        mode: TorchDispatchMode,
+        elastic: DeviceOomHandler,
+        steps_elsewhere: Callable[[], bool],
+    ) -> None:
+        """`steps_elsewhere`: whether the daemon computes optimizer steps, for which it needs chunks
+        that are not leased. REQUIRES: `mode` is active in this thread."""
+        self.lean = False  # Whether there is a lean phase.
+        self._memory = memory
+        self._ledger = memory.ledger
+        self._module_hooks = module_hooks
+        self._mode = mode
+        self._elastic = elastic
+        self._steps_elsewhere = steps_elsewhere
+        self._thread = threading.get_ident()
+        self._chunks = 0  # When an iteration last ended.
+        self._settled = False  # An iteration has passed in which no chunk was allocated.
+        self._refused = False  # Since the last step: what refused is not asked at each module.
+        self._phases = 0
+        # Calls of zero_grad since the last forward pass outside of phases, and the most of them
+        # that an iteration had before it stepped.
+        self._zeroed = self._most_zeroed = 0
+
+    def begin_phase(self) -> None:
+        """Begins a covered phase, if that is possible now and saves something. Called before each
+        forward pass of a module while there is none."""
+        if self._is_owner():
+            self._zeroed = 0
+        if not self._settled or self._refused or self._ledger.holding or not self._may_begin():
+            return
+        if not self._has_room():
+            self._refused = True
+            return
+        self._phases += 1
+        self.lean = self._phases % _LOOK_EVERY != 0
+        if self.lean and not self._module_hooks.sampling:
+            self._module_hooks.unwatch()
+        mode_stack.take_off(self._mode)
+
+    def end_phase(self) -> None:
+        """Ends the covered phase, if there is one."""
+        if not self._ledger.holding or not self._is_owner():
+            return
+        mode_stack.put_back(self._mode, 0)
+        self._module_hooks.watch()
+        self.lean = False
+        self._memory.pressure.end_hold()
+
+    def training_or_evaluating(self, original: Function) -> Function:
+        """torch.nn.Module.train, which `eval` calls, too: no iteration of a script goes on then."""
+
+        @functools.wraps(original)
+        def train(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self.end_phase()
+            return original(module, *args, **kwargs)
+
+        return train
+
+    def zeroing(self, original: Function) -> Function:
+        """torch.optim.Optimizer.zero_grad, by which most scripts begin an iteration."""
+
+        @functools.wraps(original)
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and self._is_owner():
+                self._zeroed += 1
+                if self._zeroed > self._most_zeroed or (
+                    self._ledger.holding and self._elastic.has_become_short()
+                ):
+                    self.end_phase()
+            return original(optimizer, *args, **kwargs)
+
+        return zero_grad
+
+    def begin_step(self, *, first: bool) -> None:
+        """Before an optimizer's step. In its first one operations are watched for states that are
+        born, so the phase ends."""
+        if not self._is_owner():
+            return
+        if first:
+            self._settled = False
+        if first or self._steps_elsewhere() or not self._memory.pressure.is_all_held():
+            self.end_phase()
+
+    def end_step(self) -> None:
+        """After an optimizer's step, the covered phase ends."""
+        if not self._is_owner():
+            return
+        self.end_phase()
+        self._most_zeroed = max(self._most_zeroed, self._zeroed)
+        self._ledger.refresh()
+        chunks = self._memory.arenas.chunks()
+        self._settled = chunks <= self._chunks
+        self._refused = False
+        self._chunks = chunks
+
+    def _is_owner(self) -> bool:
+        in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
+        return threading.get_ident() == self._thread and not in_backward
+
+    def _has_room(self) -> bool:
+        # Gradients join the script's own memory with the first phase.
+        more_bytes = 0 if self._phases else self._memory.arenas.gradients.peak_bytes
+        return self._elastic.has_headroom(more_bytes) and self._memory.pressure.hold_all()
+
+    def _may_begin(self) -> bool:
+        return (
+            self._is_owner()
+            and torch.is_grad_enabled()  # Evaluation has no step that would end the phase.
+            and mode_stack.is_alone(self._mode)
+            and not self._steps_elsewhere()
+        )
