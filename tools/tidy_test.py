@@ -345,6 +345,8 @@ rule(
 def check_words(file):
     if not words.is_about_words(file.path):
         yield from words.findings(file.path, file.text)
+        if is_program(file.path, file.text):
+            yield from words.openings(file.path, file.text)
 
 
 rule(
@@ -394,6 +396,7 @@ def check_the_rules():
         "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
         "layering": ('#include "client/client.h"', '#include "daemon/flags.h"'),
         "sleep": ("// tidy(sleep): no\nusleep(1);",),
+        "words": ("// What waits for a slot.", "// A slot is free. Those\n// of others are not."),
     }
     for name, texts in more_bad.items():
         for text in texts:
