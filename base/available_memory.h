@@ -16,7 +16,7 @@ namespace memtide {
 
 struct AvailableMemory {
   Bytes bytes;
-  // What sets the limit: "this machine", or "cgroup /sys/fs/cgroup/...".
+  // The name of the limit: "this machine", or "cgroup /sys/fs/cgroup/...".
   std::string limited_by;
 };
 
@@ -24,8 +24,8 @@ struct AvailableMemory {
 // available, because the caller is about to own it; the result exceeds no limit for that.
 AvailableMemory GetAvailableMemory(const std::string& root = "", Bytes own = Bytes());
 
-// What a limit on two processes leaves: on the anonymous memory of this one and of `other`, and on
-// the shared memory of this one. A process that has ended uses nothing.
+// The bytes that a limit on two processes leaves: it counts the anonymous memory of this one and of
+// `other`, and the shared memory of this one. A process that has ended uses nothing.
 Bytes LeftOfLimit(Bytes limit, pid_t other, const std::string& root = "");
 
 }  // namespace memtide

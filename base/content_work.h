@@ -1,8 +1,8 @@
-// ContentWork: what is done with whole contents of chunks, as data: which are hashed, which are
-// compared with another, and which are copied.
+// ContentWork: work on whole contents of chunks, as data: which are hashed, which are compared with
+// another, and which are copied.
 //
 // The engine makes a ContentWork, and a step thread of the Mover runs it. Chunks are indices of a
-// list that travels with the work. What is copied to is only written, and all others are only read.
+// list that travels with the work. Targets of copies are only written, and all others only read.
 //
 // Plain values; Run() is pure but for the chunks, and runs in the calling thread.
 #ifndef MEMTIDE_BASE_CONTENT_WORK_H_
@@ -38,7 +38,7 @@ struct ContentResult {
 ContentResult Run(const ContentWork& work, absl::Span<char* const> chunks, Bytes size,
                   const HashSecret& secret);
 
-// What has been done of a work.
+// The part of a ContentWork that has been done.
 struct ContentProgress {
   ContentResult result;
   size_t copies = 0;

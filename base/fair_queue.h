@@ -102,7 +102,7 @@ class FairQueue {
     auto next = jobs_.end();
     for (auto entry = jobs_.begin(); entry != jobs_.end();) {
       const Queue& queue = entry->second;
-      // What an idle job was served counts until the others have had as much.
+      // The cost of an idle job counts until the others have had as much.
       if (queue.items.empty() && queue.served <= now_) {
         entry = jobs_.erase(entry);
         continue;
@@ -117,7 +117,7 @@ class FairQueue {
 
   std::map<Job, Queue> jobs_;
   absl::optional<Job> serving_;
-  Cost now_{};  // What the job that is served had cost when its turn came.
+  Cost now_{};  // Queue::served of the job that is served, when its turn came.
   size_t size_ = 0;
 };
 

@@ -15,7 +15,7 @@ struct HostMemoryUse {
   Bytes pinned, unpinned;  // Their sum is what was added to the device.
   // The pinned buffers through which copies from and to unpinned memory go. Zero: there are none.
   Bytes staging;
-  // That of all host memory. Absent: it is not placed, but for that of numa_node_by_device.
+  // The node of all host memory. Absent: it is not placed, but for that of numa_node_by_device.
   absl::optional<int> numa_node;
   // Where devices are on several nodes: that of each, from which its jobs have their host memory.
   std::map<uint32_t, int> numa_node_by_device;

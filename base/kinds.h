@@ -7,15 +7,15 @@
 
 namespace memtide {
 
-// What a chunk holds. It changes no decision; listings and statistics show it.
+// ChunkKind changes no decision of the engine; listings and statistics show it.
 enum class ChunkKind : uint8_t { kOther, kParameter, kGradient, kOptimizerState, kActivation };
 inline constexpr int kChunkKinds = 5;
 
-// What a lease permits. Granting a write lease makes a new version of the chunk, so its copies at
+// The access of a lease. Granting a write lease makes a new version of the chunk, so its copies at
 // other tiers are stale from then on.
 enum class Access : uint8_t { kRead, kWrite };
 
-// What a job does in a moment; see trace.proto.
+// The part of an iteration that a moment belongs to; see trace.proto.
 enum class Phase : uint8_t { kOther, kForward, kBackward, kStep };
 
 }  // namespace memtide

@@ -22,7 +22,7 @@ namespace memtide {
 // Where memory and threads should be. The default: anywhere.
 struct NumaPlacement {
   absl::optional<int> node;
-  std::vector<int> cpus;  // Those of the node. Empty: any.
+  std::vector<int> cpus;  // CPUs of the node. Empty: any.
 };
 
 // Reads the machine's nodes from sysfs; `sysfs` is another root in tests.

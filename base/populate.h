@@ -8,7 +8,7 @@
 
 namespace memtide {
 
-// What x86-64 maps by one entry of a page table.
+// The memory that one entry of a page directory maps on x86-64.
 constexpr Bytes kHugePage = MiB(2);
 
 // How many threads populate together: a quarter of the cores, so that others have the rest. One

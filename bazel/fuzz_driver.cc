@@ -98,7 +98,7 @@ void MutateOnce(Random& random, Input& input) {
   }
 }
 
-// What the target's mutator makes of an earlier input of its own, of a corpus file or of nothing.
+// An input that the target's mutator makes of an earlier one of its own, a corpus file or nothing.
 Input CustomInput(Random& random, const std::vector<Input>& corpus) {
   static std::vector<Input> results(kResults);
   Input& result = results[Below(random, kResults)];

@@ -5,7 +5,7 @@
 # package, and that a change of one file compiles a part of it.
 _FILES_OF_A_UNIT = 12
 
-# What nearly every module links. A program takes from it what it uses.
+# Libraries that nearly every module links. A program takes from them what it uses.
 _COMMON = [
     "@system//:absl_base",
     "@system//:absl_status",

@@ -67,7 +67,7 @@ enum {
   MEMTIDE_UNAUTHENTICATED = 16
 };
 
-/* What a lease permits. */
+/* The access that a lease permits. */
 enum { MEMTIDE_READ = 1, MEMTIDE_WRITE = 2 };
 
 /* How device memory is lent. */
@@ -77,8 +77,8 @@ enum {
   MEMTIDE_CUDA_IPC = 3         /* GPU memory at addresses that CUDA chooses: see memtide_address */
 };
 
-/* What a chunk holds. For statistics, except that activations are transient: their chunks end with
- * the job's last session and with the daemon, and no later session of the job finds them. */
+/* The content of a chunk. For statistics, except that activations are transient: their chunks end
+ * with the job's last session and with the daemon, and no later session of the job finds them. */
 enum {
   MEMTIDE_OTHER = 0,
   MEMTIDE_PARAMETER = 1,
@@ -399,8 +399,8 @@ MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options*
  * RESOURCE_EXHAUSTED: more chunks than the job's host share can hold at once. */
 MEMTIDE_API int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count,
                                    size_t reads, uint64_t* part, uint64_t* addresses);
-/* What a part computes, by digests of 16 bytes. One of zeros is not given. Parts of equal work on
- * equal bytes must give equal bits. */
+/* A part's work and the bytes that it reads, as digests of 16 bytes; one of zeros is not given.
+ * Parts of equal work on equal bytes must give equal bits. */
 typedef struct memtide_part_contents {
   uint32_t struct_bytes;
   uint8_t work_digest[16]; /* required: of the operation with its options and step, and of where in
@@ -409,9 +409,9 @@ typedef struct memtide_part_contents {
                                   that the part reads of its chunk; NULL: none is given */
 } memtide_part_contents;
 
-/* What became of a part that was to begin: see memtide_shared_part. */
+/* States of a part that was to begin: see memtide_shared_part. */
 enum { MEMTIDE_COMPUTING = 1, MEMTIDE_MADE = 2, MEMTIDE_NEEDS_DIGESTS = 3 };
-/* What became of a part. The caller provides the arrays; indices are those of `places`. */
+/* The answer about a part. The caller provides the arrays; indices are those of `places`. */
 typedef struct memtide_shared_part {
   uint32_t struct_bytes;
   /* MEMTIDE_COMPUTING: this program computes the part, and ends it.
@@ -435,9 +435,8 @@ typedef struct memtide_shared_part {
  * computes, so that it is made once for all ranks that want the same. Waits while another rank
  * computes it. The daemon knows the contents that the ranks have made together, so it needs the
  * digests of other chunks only: a program may call without read_digests, and again with those that
- * are asked for. What ranks make once is the whole content of the chunks that are written, so no
- * other part of the step may write one of them. After an error no part has begun, and the call may
- * be repeated. */
+ * are asked for. Ranks make the whole content of the written chunks once, so no other part of the
+ * step may write one of them. After an error no part has begun, and the call may be repeated. */
 MEMTIDE_API int memtide_start_shared_part(memtide_client* client, const uint32_t* places,
                                           size_t count, size_t reads,
                                           const memtide_part_contents* contents,
@@ -514,9 +513,9 @@ MEMTIDE_API int memtide_call_admin(const char* socket_dir, const char* method, c
 /* The node's metrics in Prometheus' text format. socket_dir: NULL for the default. The caller frees
  * *text with memtide_free_text. */
 MEMTIDE_API int memtide_get_metrics(const char* socket_dir, char** text);
-/* What a job used, and how the daemon served it: a serialized Trace (proto/memtide/v1/trace.proto)
- * of *bytes bytes. job_id 0: the only open job of this user. The caller frees *trace with
- * memtide_free_text. */
+/* The trace of a job, its uses of chunks and how the daemon served them: *trace, a serialized Trace
+ * (proto/memtide/v1/trace.proto) of *bytes bytes. job_id 0: the only open job of this user. The
+ * caller frees *trace with memtide_free_text. */
 MEMTIDE_API int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace,
                                   size_t* bytes);
 /* Converts a serialized Trace to JSON with the proto's field names. The caller frees *json with

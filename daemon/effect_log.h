@@ -1,4 +1,4 @@
-// What the log says of effects that carry nothing out.
+// The log lines of effects that carry nothing out.
 #ifndef MEMTIDE_DAEMON_EFFECT_LOG_H_
 #define MEMTIDE_DAEMON_EFFECT_LOG_H_
 

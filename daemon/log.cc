@@ -26,8 +26,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// What these libraries log is mostly what a client did wrong, and no client may fill the log: debug
-// only.
+// These libraries log mostly mistakes of clients, and no client may fill the log: debug only.
 void LogFromGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
 void LogFromProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
   spdlog::debug("protobuf: {}", message);

@@ -153,8 +153,8 @@ int Main(int argc, char** argv) {
   if (argc == 3) {
     if (const absl::optional<int> status = RunGpuProcess(argv[1], argv[2])) return *status;
   }
-  // What the last daemon left is measured before the settings are checked: it counts as free
-  // memory.
+  // Memory that the last daemon left is measured before the settings are checked, as it counts as
+  // free.
   PersistedState persisted = TakePersistedState();
   const int bad_settings = persisted.memory.empty() ? kExitBadSettings : kExitFailed;
   const std::vector<std::string> arguments(argv + 1, argv + argc);

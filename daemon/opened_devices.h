@@ -39,8 +39,8 @@ absl::StatusOr<std::vector<OpenedDevice>> OpenDevices(const Config& config,
 // REQUIRES: there is a device.
 std::vector<MemoryKind> CommonKinds(const std::vector<OpenedDevice>& devices);
 
-// What the devices together do with host memory, which all of them pin. Where one pins less than
-// the others, what it does counts.
+// The use of host memory by the devices together, which all pin the same. Where one pins less than
+// the others, its use counts.
 HostMemoryUse HostMemoryOf(const std::vector<OpenedDevice>& devices);
 
 }  // namespace memtide

@@ -31,7 +31,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional
 
-# What gloo sends to another process of a machine, about; stages send little.
+# The speed of gloo between processes of one machine, about; stages send little.
 LOOPBACK = "1GB/s"
 
 

@@ -18,7 +18,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from tidy import structure
+from tidy import structure, words
 from tidy.comments import blocks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,9 +27,7 @@ NO_PROGRAM = re.compile(
     r"(^|/)(tests|bench|testing|fakes?)/|_(test|benchmark|fuzz)\.\w+$|(^|/)(test_|fake_)\w*\.|"
     r"(^|/)BUILD$|_test$"
 )
-# A sentence that opens with a word for which there is a noun.
-OPENING = re.compile(r"(?:^|(?<=[.!?] ))(What|That|Those)\b")
-# It does nothing on its way but name chunks.
+# The call does nothing on its way but name chunks.
 THINNEST_CALL = "Discard"
 SENTENCE = re.compile(r"^(?=.)|(?<=[.!?] )(?=[A-Z`\"(])")
 
@@ -71,7 +69,7 @@ def openings(texts):
     for path, text in texts.items():
         for block in blocks(path, text):
             prose = " ".join(line.text for line in block)
-            found += len(OPENING.findall(prose))
+            found += len(words.NO_NOUN.findall(prose))
             sentences += len(SENTENCE.findall(prose))
     return found, sentences
 

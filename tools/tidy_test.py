@@ -346,6 +346,8 @@ rule(
 def check_words(file):
     if not words.is_about_words(file.path):
         yield from words.findings(file.path, file.text)
+        if is_program(file.path, file.text):
+            yield from words.openings(file.path, file.text)
 
 
 rule(
@@ -395,6 +397,7 @@ def check_the_rules():
         "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
         "layering": ('#include "client/client.h"', '#include "daemon/flags.h"'),
         "sleep": ("// tidy(sleep): no\nusleep(1);",),
+        "words": ("// What waits for a slot.", "// A slot is free. Those\n// of others are not."),
     }
     for text, is_bad in (("core.h", True), ("interface/types.h", False), ("calls/calls.h", True)):
         table = File("daemon/engine/tables/a.cc", f'#include "daemon/engine/{text}"\n')

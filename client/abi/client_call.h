@@ -1,4 +1,4 @@
-// What all C functions on a client begin with: a null client is refused, and so is a forked child,
+// The beginning of all C functions on a client: a null client is refused, and so is a forked child,
 // which has no leases.
 #ifndef MEMTIDE_CLIENT_ABI_CLIENT_CALL_H_
 #define MEMTIDE_CLIENT_ABI_CLIENT_CALL_H_

@@ -1,5 +1,5 @@
-// What every function of client/memtide.h needs: status codes, the thread's last error, a guard
-// against exceptions, and copies of texts.
+// The common parts of all functions of client/memtide.h: status codes, the thread's last error, a
+// guard against exceptions, and copies of texts.
 //
 // The library throws nothing itself; std::bad_alloc of an allocation becomes RESOURCE_EXHAUSTED.
 // Thread-safe: the last error is a thread_local.

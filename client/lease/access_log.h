@@ -25,7 +25,7 @@ class AccessLog {
   // daemon's prediction lags behind the program.
   static constexpr size_t kReportAfter = 16;
 
-  // What one call may carry limits the log: moments, uses, and ends of iterations.
+  // The limits of one call bound the log: moments, uses, and ends of iterations.
   explicit AccessLog(const DaemonLimits& limits) : limits_(limits) {}
 
   // Uses are recorded from the first Begin or EndIteration on.

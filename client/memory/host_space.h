@@ -1,6 +1,6 @@
 // HostSpace: places at fixed addresses over shared memory, with page faults for unmapped places.
 //
-// What a place is in each state:
+// A place in each of its states is
 //   kUnbound        inaccessible; an access is the program's own segmentation fault
 //   kAbsent         anonymous memory registered with userfaultfd; an access is an event on uffd()
 //   kRead, kWrite   a slot of shared memory

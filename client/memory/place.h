@@ -27,7 +27,7 @@ struct PlaceRange {
   }
 };
 
-// What a chunk reads as before its first write. kUndefined chunks hold arbitrary bytes of the same
+// The content of a chunk before its first write. kUndefined chunks hold arbitrary bytes of the same
 // job, and save the daemon the time to zero them.
 enum class InitialContent : uint8_t { kZeros, kUndefined };
 

@@ -75,7 +75,7 @@ struct DaemonAddress {
   std::string program;     // Shown in listings.
 };
 
-// What the daemon granted at Open.
+// The job as the daemon granted it at Open.
 struct Job {
   uint64_t id = 0, session_id = 0;  // In listings. An older daemon does not say the second.
   Bytes chunk_size;

@@ -46,7 +46,7 @@ Bytes DefaultChunkSize(Bytes device_share, Bytes host_share) {
 Bytes DefaultChunkSize(const v1::OpenRequest& request, const v1::InspectNodeResponse& node) {
   Bytes device, host;
   for (const v1::Pool& pool : node.pools()) {
-    // What a quota of the user permits may be less than what is free. Memory that is being scrubbed
+    // A quota of the user may permit less than the free memory. Memory that is being scrubbed
     // counts as free: Open waits until it is.
     const uint64_t obtainable =
         pool.obtainable_bytes() != 0 ? pool.obtainable_bytes() : pool.free_bytes();

@@ -26,7 +26,7 @@ struct StepPart {
   v1::StepRequest request;
 };
 
-// What a part computes, for the ranks that may want the same. Digests are those of
+// A part's work and the bytes that it reads, for ranks that may want the same. Digests are those of
 // StartPartRequest.
 struct PartContents {
   Digest work;  // Set.
@@ -55,7 +55,7 @@ struct PartDifference {
   std::vector<uint32_t> reads;
 };
 
-// What became of a part that was to begin.
+// The daemon's answer about a part that was to begin.
 struct PartOutcome {
   PartState state = PartState::kComputing;
   // kNeedsDigests: the places whose digests are needed, by their numbers. At most OwnPart::reads.

@@ -135,7 +135,7 @@ absl::Status SetNamed(const v1::NodeConfig& proto, const std::vector<std::string
     chosen.push_back(gpu->description);
     config->other_gpus = gpu->others;
   }
-  // Those besides the last one, without the ones before it.
+  // other_gpus has all GPUs but the last chosen one, so the chosen ones before it go.
   std::vector<std::string>& others = config->other_gpus;
   others.erase(std::remove_if(others.begin(), others.end(),
                               [&chosen](const std::string& other) {

@@ -32,7 +32,7 @@ struct Machine {
   std::string socket_dir, ssd_dir;
   // Returns the free space of the directory, or of its nearest existing parent.
   std::function<absl::StatusOr<FreeSpace>(const std::string& directory)> free_space;
-  // Those of the machine, or a test's.
+  // Accounts of the machine, or of a test.
   Accounts accounts;
   // GpuUuids and InspectGpu of daemon/device/open_cuda.h, or a test's.
   std::function<absl::StatusOr<std::vector<std::string>>()> gpu_uuids;

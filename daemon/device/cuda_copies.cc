@@ -16,7 +16,7 @@ namespace {
 constexpr Bytes kSmallestPiece = KiB(64);
 constexpr uint64_t kPiecesOfACopy = 16;
 constexpr uint64_t kFewestBuffers = 4;
-// What one failed call unpins, for CUDA to use.
+// Memory that one failed call unpins, for CUDA to use.
 constexpr Bytes kRelief = MiB(64);
 
 // A CUDA event, destroyed with this object. A failure of that is retried once and then ignored.

@@ -46,7 +46,7 @@ namespace memtide {
 struct CudaDeviceOptions {
   // An ordinal, or the beginning of a GPU-uuid or MIG-uuid. Empty: the first.
   std::string device;
-  // What the GPU was found to do (first_use/first_use.h). Memory is lent in a way only if the
+  // Abilities that first_use/first_use.h found in the GPU. Memory is lent in a way only if the
   // driver has it, too.
   bool descriptors = true, legacy_ipc = true, maps_under_work = true;
   // How long Allocate waits for other processes to unmap memory that was freed shortly before.
@@ -90,7 +90,7 @@ class CudaDevice : public Device {
  private:
   class Lent;
   enum StreamOf { kIn, kOut, kNew, kStreams };
-  using What = std::string;  // What a call does, for its error.
+  using What = std::string;  // The action of a call, for its error.
   // Copies from or to `at`, and waits for it.
   using Copy = std::function<absl::Status(CUdeviceptr at, const What& what)>;
 
@@ -154,7 +154,7 @@ class CudaDevice : public Device {
   std::array<CUstream, kStreams> streams_ = {};  // Changed behind the closed gate only.
   std::atomic<bool> warned_unpinned_{false};
 
-  uint64_t contexts_ = 1;  // That were made so far. Changed behind the closed gate only.
+  uint64_t contexts_ = 1;  // Contexts made so far. Changed behind the closed gate only.
 
   mutable Mutex mutex_;
   std::set<CudaMemory*> memories_ ABSL_GUARDED_BY(mutex_);

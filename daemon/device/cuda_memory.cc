@@ -43,7 +43,7 @@ class DescriptorMemory : public CudaMemory {
   absl::Status Map();
   // Releases the handle: from then on descriptor and mapping keep the memory alive.
   absl::Status ReleaseHandle();
-  // What cannot be released stays, to be tried once more.
+  // A handle or mapping that cannot be released stays, to be tried once more.
   void Release();
 
   int fd_ = -1;
@@ -162,7 +162,7 @@ class IpcMemory : public CudaMemory {
   absl::Status Reopen() override { return absl::OkStatus(); }
 
  private:
-  // What cannot be released stays, to be tried once more.
+  // Memory that cannot be freed stays, to be tried once more.
   void Release() {
     if (address_ != 0 && cu().MemFree(address_) == CUDA_SUCCESS) address_ = 0;
   }

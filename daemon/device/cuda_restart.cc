@@ -35,7 +35,7 @@ absl::Status CudaDevice::Run(const std::function<absl::Status()>& work) {
       if (is_begun) status = work();
     }
     if (absl::IsDataLoss(status)) {
-      // What was in the memory that failed is not read again. The error has ended the context, and
+      // Content of the memory that failed is not read again. The error has ended the context, and
       // copies that begin in it would inherit the error.
       Restart(generation, status).IgnoreError();
       return status;

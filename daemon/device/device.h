@@ -33,7 +33,7 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   virtual Bytes size() const = 0;
-  // What a client needs to map the memory. This object owns the descriptor, if there is one.
+  // The descriptor or IPC handle with which a client maps the memory. This object owns the former.
   virtual MemoryExport Export() const = 0;
 };
 

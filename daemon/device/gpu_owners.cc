@@ -23,7 +23,7 @@ namespace memtide {
 namespace {
 
 constexpr size_t kLargestFile = 4096;
-constexpr size_t kMostFiles = 1024;  // That are read for one GPU.
+constexpr size_t kMostFiles = 1024;  // Files that are read for one GPU.
 
 std::string PrefixOf(const std::string& uuid) { return absl::StrCat("memtide-gpu.", uuid, "."); }
 

@@ -34,9 +34,9 @@ absl::StatusOr<std::vector<std::string>> GpuUuids();
 // InspectGpu.
 absl::StatusOr<std::vector<std::string>> ListGpus();
 
-// What each GPU does of what memtide relies on, a line each (first_use/first_use.h), followed by
-// lines that begin with "  " and say what memtide does instead. Asks the GPUs that memtide has not
-// met, a second or two each. Errors as for InspectGpu.
+// A line for each GPU with the abilities that memtide relies on (first_use/first_use.h). Lines that
+// begin with "  " follow it, and say what memtide does instead of missing ones. Asks the GPUs that
+// memtide has not met, a second or two each. Errors as for InspectGpu.
 absl::StatusOr<std::vector<std::string>> AskGpus();
 
 // Runs what this program does as a process that the daemon has started with two arguments, a flag

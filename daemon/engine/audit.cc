@@ -1,10 +1,10 @@
 // Invariants: what holds between any two events.
 //
 // CheckInvariants() checks all of it, for tests. Next() does so in the daemon, in pieces of
-// bounded size, one at each tick. What it finds ends the daemon, with the reason in the log, and
-// not the job alone: to end a job is to free what its books name, and these are what is wrong. A
-// slot with two owners may have two tenants. The next daemon restores named jobs from the journal,
-// and gives up those whose records contradict each other (records/record.cc).
+// bounded size, one at each tick. A violation ends the daemon, with the reason in the log, and not
+// the job alone: to end a job is to free the slots that its books name, and these are wrong. A slot
+// with two owners may have two tenants. The next daemon restores named jobs from the journal, and
+// gives up those whose records contradict each other (records/record.cc).
 #include "daemon/engine/audit.h"
 
 #include <algorithm>
@@ -57,8 +57,8 @@ struct JobTally {
 
 }  // namespace
 
-// What the share does not know: chunks, sessions and segments of the engine. `used`: the slots of
-// chunks.
+// A share cannot compare itself with the engine's chunks, sessions and segments. `used`: the slots
+// of chunks.
 void Audit::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const {
   const Share& share = job.share(tier);
   const SlotPool& slots = share.slots();
@@ -173,7 +173,7 @@ void Audit::CheckChunk(ChunkIndex index) const {
   }
 }
 
-// What is taken for chunks that are about to leave what is common.
+// A waiter has home slots for chunks that are about to leave a common content.
 void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
   for (const auto& [call, waiter] : core_.waiters) {
     for (const Slot& home : waiter->homes) {
@@ -244,7 +244,7 @@ void Audit::CheckJob(const Job& job) const {
       << "a resize waits for nothing";
 }
 
-// What needs no sums over chunks.
+// These checks need no sums over chunks.
 void Audit::CheckTables() const {
   core_.ledger.CheckInvariants();
   core_.record_log.CheckInvariants();

@@ -39,7 +39,7 @@ struct Core {
   const EngineOptions options;
 
   Instant now;
-  std::vector<Effect>* effects = nullptr;  // Those of the event that is being handled.
+  std::vector<Effect>* effects = nullptr;  // The event being handled adds to them.
   Counters counters;
   bool draining = false;
   bool refuses_sessions = false;  // And goes on otherwise.
@@ -57,7 +57,7 @@ struct Core {
   Ids ids{options.limits.chunks_per_call, chunks, sessions};
   std::map<CallId, std::unique_ptr<Waiter>> waiters;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts;
-  std::set<std::pair<Instant, CallId>> deadlines;  // Those of waiters and evicts.
+  std::set<std::pair<Instant, CallId>> deadlines;  // Calls in waiters and evicts have them.
   std::map<StepId, RunningStep> steps;
   std::map<TransferId, ChunkIndex> transfers;  // The chunk of each transfer.
   // The job of each segment. Regions and stores share one sequence of numbers.

@@ -39,7 +39,7 @@ namespace memtide {
 // The contents whose bytes on SSD are compared with sums that were made when they were written.
 enum class Verify : uint8_t {
   kOff,
-  kKept,  // Those of jobs with a time to live.
+  kKept,  // Contents of jobs with a time to live.
   kAll,
 };
 

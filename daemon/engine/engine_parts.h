@@ -1,8 +1,8 @@
 // EngineParts: the parts of the engine, and the order in which they handle an event.
 // Engine-internal.
 //
-// A part calls only parts that are declared before it. What concerns a part that is declared later
-// is a signal in the WorkList, which Settle() hands on.
+// A part calls only parts that are declared before it. A part that is declared later gets signals
+// through the WorkList, which Settle() hands on.
 #ifndef MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
 #define MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
 

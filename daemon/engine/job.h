@@ -82,14 +82,14 @@ struct KeptRank {
   Manifest manifest;
 };
 
-// What a durable job has on stable storage, and what is on its way there (records/snapshots.cc).
+// JobSnapshots has a job's last snapshot, and the one that is being saved (records/snapshots.cc).
 struct JobSnapshots {
   struct Saving {
     std::vector<uint64_t> steps;  // The last ones that it has, as CommittedSteps().
     // Chunks that are to be written to SSD first.
     std::set<ChunkIndex> unwritten;
     bool is_started = false;        // The SaveSnapshot is emitted.
-    std::vector<SlotNumber> slots;  // Those on SSD that it names: in quarantine from then on.
+    std::vector<SlotNumber> slots;  // SSD slots that it names: in quarantine from then on.
   };
   struct WaitingCommit {
     CallId call;
@@ -100,7 +100,7 @@ struct JobSnapshots {
   };
 
   uint32_t every = 0;                 // As in OpenCall. Zero: the job is not durable.
-  std::vector<uint64_t> saved_steps;  // Those of the last snapshot; empty: there is none.
+  std::vector<uint64_t> saved_steps;  // The last snapshot has them; empty: there is none.
   // The slots of SSD that snapshots on stable storage may name, in quarantine once for each.
   std::vector<SlotNumber> slots;
   absl::optional<Saving> saving;
@@ -116,7 +116,7 @@ struct JobSnapshots {
 // (residency/transfers.cc).
 struct FailedWrites {
   Tier to = Tier::kSsd;
-  uint32_t tries = 0;  // In a row. What fails before `next_try` is part of one.
+  uint32_t tries = 0;  // In a row. Failures before `next_try` are part of one.
   Instant next_try;
 };
 
@@ -124,13 +124,13 @@ struct FailedWrites {
 struct UnreportedFailures {
   uint64_t count = 0;
   absl::Status last;
-  absl::optional<Instant> reported_at;  // Those before.
+  absl::optional<Instant> reported_at;  // The failures before these were logged then.
 };
 
 struct Job {
   JobId id;
   uint32_t uid = 0;
-  std::vector<uint32_t> groups;  // Those of the user, by number.
+  std::vector<uint32_t> groups;  // The user's groups, by number.
   std::string name;
   Bytes chunk_size;
   Duration time_to_live{0};
@@ -151,7 +151,7 @@ struct Job {
 
   // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
   Count waiting_calls, waiting_chunks;
-  WaitingCalls waiting;  // Those that are not admitted.
+  WaitingCalls waiting;  // Calls that are not admitted.
 
   std::vector<SessionId> sessions;
   std::vector<OpenCall> joining;        // They wait for the first memory.
@@ -166,14 +166,14 @@ struct Job {
   SharedParts parts;
   std::vector<WaitingCommit> commits;  // They wait for the other ranks.
   bool orphans_remain = false;         // Chunks of ranks that have ended are still used.
-  // Those of its chunks that are readers of common contents.
+  // Chunks of the job that are readers of common contents.
   Count common;
   // The hidden job that has the memory of these. It has no session and no chunk.
   CommonContents* contents = nullptr;
-  // What its chunks hold in common since they were duplicated, in slots of its own host memory.
+  // Contents that duplicates have in common, in slots of the job's own host memory.
   CommonContents duplicated;
   MemberTable members;                       // Its chunks.
-  std::vector<ChunkIndex> retry_after_tick;  // Those with Chunk::retry_after_tick, oldest first.
+  std::vector<ChunkIndex> retry_after_tick;  // Chunks with Chunk::retry_after_tick, oldest first.
   FailedWrites failed_writes;
   UnreportedFailures unreported;
   Count steps;  // Step parts that are admitted and not done.
@@ -249,7 +249,7 @@ struct Job {
     return is_durable() ? slots / 2 : slots;
   }
   // The slots at the tier of the leases as they are announced: those of an elastic share by its
-  // limit. What holds now follows in SendLeaseBudget.
+  // limit. The current number follows in SendLeaseBudget.
   uint32_t AnnouncedSlots() const {
     const Share& at_work = share(work);
     return at_work.is_elastic() ? at_work.limit() : at_work.slots_with_balloon();

@@ -39,7 +39,7 @@ class Stream {
     std::vector<Instant> ends;
     while (true) {
       while (HasTimeFor(started, ends)) {
-        // What was never written is read without the drive.
+        // A stripe that was never written is read without the drive.
         Start(started++ % (write ? kStoreStripes : written_));
       }
       if (ends.size() == started) break;

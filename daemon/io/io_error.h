@@ -1,4 +1,4 @@
-// What errno becomes at the seam to the disk, and nowhere else.
+// An errno becomes a Status at the seam to the disk, and nowhere else.
 #ifndef MEMTIDE_DAEMON_IO_IO_ERROR_H_
 #define MEMTIDE_DAEMON_IO_IO_ERROR_H_
 

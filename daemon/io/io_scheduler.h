@@ -95,7 +95,7 @@ class IoScheduler {
   size_t capacity() const { return pieces_.size(); }
 
  private:
-  // What is left to cut of a transfer's part in one directory.
+  // The rest of a transfer's part in one directory, which is not cut into pieces yet.
   struct Cursor {
     std::list<Transfer>::iterator transfer;
     size_t directory = 0;

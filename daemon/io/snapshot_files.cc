@@ -71,7 +71,7 @@ absl::StatusOr<bool> GiveName(int file, const std::string& path) {
       "durable there; use a directory on ext4, XFS or Btrfs"));
 }
 
-// What follows the prefix in the names of the files that have it.
+// The names in a directory that begin with `prefix`, without it.
 absl::StatusOr<std::vector<std::string>> NamesWith(const std::string& path,
                                                    absl::string_view prefix) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(path));

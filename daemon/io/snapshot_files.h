@@ -58,7 +58,7 @@ absl::StatusOr<std::set<StoreId>> RemoveLeftSnapshotFiles(
 // The files of a store, by directory. DATA_LOSS: one is missing.
 absl::StatusOr<std::vector<OwnedFd>> OpenNamedStore(const std::vector<std::string>& directories,
                                                     const std::vector<bool>& direct, StoreId store);
-// What a store has on the file system with this device number, and how much.
+// The blocks of a store's files, by the device number of their file system.
 std::map<uint64_t, Bytes> BlocksOfNamedStore(const std::vector<std::string>& directories,
                                              StoreId store);
 

@@ -58,7 +58,7 @@ absl::StatusOr<Looked> LookAt(const std::string& directory) {
   Looked looked;
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
   for (const std::string& name : names) {
-    // What a crash has left of a snapshot that was not saved is of no job.
+    // A file that a crash has left of a snapshot that was not saved is of no job.
     const bool is_snapshot =
         absl::StartsWith(name, kSnapshotPrefix) && !absl::EndsWith(name, kNextSuffix);
     if (is_snapshot || absl::StartsWith(name, kStorePrefix)) looked.has_jobs = true;

@@ -16,7 +16,7 @@
 
 namespace memtide {
 
-// What the names of the files of durable jobs begin with.
+// Prefixes of the names of durable jobs' files.
 inline constexpr char kSnapshotPrefix[] = ".memtide-snapshot-";
 inline constexpr char kStorePrefix[] = ".memtide-store-";
 

@@ -35,7 +35,7 @@ class StoreDirectory {
   uint64_t drive() const { return drive_; }
   // FAILED_PRECONDITION: the path leads to another directory by now, as under a mount.
   absl::Status CheckPath() const;
-  // What its file system has free for this user.
+  // The bytes that its file system has free for this user.
   Bytes Free() const;
 
   // An unnamed file of mode 0600 with `size` bytes of blocks reserved. RESOURCE_EXHAUSTED, naming

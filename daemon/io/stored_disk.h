@@ -41,7 +41,7 @@ class StoredDisk : public Disk {
   }
 
  protected:
-  // What a derived class has in flight uses the files, and ends before this does.
+  // Transfers that a derived class has in flight use the files, and end before this object does.
   const std::shared_ptr<StoreTable> stores_;
 };
 

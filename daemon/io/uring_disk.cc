@@ -95,7 +95,7 @@ class UringDisk::Ring {
   io_uring ring_;
   bool stopping_ = false;
   bool wake_armed_ = false;
-  uint64_t wake_value_ = 0;  // What the ring reads from wake_.
+  uint64_t wake_value_ = 0;  // The ring reads wake_ into it.
   std::vector<Command> taken_;
 
   const OwnedFd wake_;
@@ -228,8 +228,8 @@ void UringDisk::Ring::SubmitAndWait() {
   const int result = io_uring_submit_and_wait(&ring_, 1);
   if (result >= 0 || result == -EINTR) return;
   MEMTIDE_CHECK(result == -EAGAIN || result == -EBUSY) << ErrnoName(-result);
-  // The kernel is short of memory for requests. What is not submitted stays in the queue; without
-  // a pause, nothing in flight would mean spinning.
+  // The kernel is short of memory for requests. Requests that are not submitted stay in the queue;
+  // without a pause, nothing in flight would mean spinning.
   // tidy(sleep): there is no event for free memory.
   if (io_uring_cq_ready(&ring_) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -88,7 +88,7 @@ absl::Status ReplaceFile(const std::string& directory, const std::string& name,
   };
   const OwnedFd folder(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid()) return failed("making");
-  // What a daemon that was killed has left is of no use.
+  // A file that a killed daemon has left is of no use.
   if (unlinkat(folder.get(), next.c_str(), 0) != 0 && errno != ENOENT) return failed("removing");
   const OwnedFd file(openat(folder.get(), next.c_str(),
                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,

@@ -28,7 +28,7 @@ struct SsdDirectorySnapshot {
   Bytes endurance;  // Zero: not known.
 };
 
-// What one scrape shows.
+// The state of the node that one scrape shows.
 struct NodeSnapshot {
   InspectReply engine;
   HostMemoryUse host_memory;

@@ -20,7 +20,7 @@ std::vector<NumaPlacement> HostPlacementsOf(const std::vector<Device*>& devices)
 // The number, among the placements of all devices, of the one for jobs on this device.
 size_t HostNodeNear(const Device& device, const std::vector<NumaPlacement>& placements);
 
-// What works on host memory of one NUMA node, or of any.
+// The queues of work on host memory of one NUMA node, or of any.
 struct HostNode {
   // `placements`: how many HostNodes there are, which share the cores of the machine.
   HostNode(const NumaPlacement& placement, size_t placements);

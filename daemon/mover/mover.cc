@@ -216,7 +216,7 @@ void Mover::Start(const StartStep& effect) {
   }
   // All chunks are of one user, and most of one job. Work without chunks is done anywhere.
   const size_t host_node = step->ranges.empty() ? 0 : step->ranges.front().region->host_node;
-  // What is done with contents is cut into chunks.
+  // Work on contents is cut into chunks.
   const Bytes cost = effect.work == nullptr ? effect.size
                                             : std::min(Bytes(optimizer::BytesWritten(*effect.work)),
                                                        WorkQueue::kPiece);

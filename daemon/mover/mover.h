@@ -99,7 +99,7 @@ class Mover {
   // How the store is striped, for the process that adopts it. Empty if it does not exist.
   StripeCounts StripesOf(StoreId store) const;
 
-  // What a client needs to map the region. The caller owns the descriptor, if there is one.
+  // The descriptor or IPC handle with which a client maps the region. The caller owns the former.
   // NOT_FOUND if the region does not exist.
   absl::StatusOr<MemoryExport> Export(RegionId region) const;
 
@@ -114,7 +114,7 @@ class Mover {
     Bytes offset;
   };
 
-  // What moves bytes of one device.
+  // The queues of work that moves bytes of one device.
   struct Link {
     explicit Link(Device* device);
 

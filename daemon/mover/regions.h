@@ -37,7 +37,7 @@ struct Region {
 
   // Offsets of a host region's slots without memory. Used by the memory thread, and after its end.
   std::set<uint64_t> empty;
-  std::set<uint64_t> filling;  // Those of them that get memory, piece by piece.
+  std::set<uint64_t> filling;  // Slots of `empty` that get memory, piece by piece.
 };
 
 class Regions {
@@ -51,7 +51,7 @@ class Regions {
   // Removes and returns every region.
   std::map<RegionId, std::shared_ptr<Region>> RemoveAll();
 
-  // What a client needs to map the region. The caller owns the descriptor, if there is one.
+  // The descriptor or IPC handle with which a client maps the region. The caller owns the former.
   // NOT_FOUND if there is no region `id`.
   absl::StatusOr<MemoryExport> Export(RegionId id) const;
 

@@ -1,5 +1,5 @@
-// What is done with gradients before a step: scaling, conversion between formats, and counting what
-// is not finite.
+// Work on gradients before a step: scaling, conversion between formats, and counting elements that
+// are not finite.
 //
 // Spans, formats, alignment and threads: spans.h. Pure functions in the calling thread.
 #ifndef MEMTIDE_DAEMON_OPTIMIZER_GRADIENT_H_

@@ -44,7 +44,7 @@ struct Range {
 struct State {
   Input old;
   Output fresh;
-  float initial = 0;  // What an absent `old` reads as.
+  float initial = 0;  // The value of each element of an absent `old`.
 };
 
 // Two 32-bit keys for the random bits of 2^32 consecutive elements.
@@ -62,7 +62,7 @@ void CheckSpans(const std::vector<Input>& inputs, const std::vector<Output>& out
 void DecideStreaming(const std::vector<Input>& inputs, const std::vector<Output>& outputs,
                      const std::vector<Sink*>& sinks, Range* range);
 
-// What all steps have in common.
+// The arguments that all steps have in common.
 struct StepCall {
   Range range;
   Source gradient, parameter;

@@ -77,7 +77,7 @@ class Output {
   Format format_ = Format::kFloat32;
 };
 
-// What a step of any algorithm reads and writes beside the algorithm's own state.
+// The spans that a step of any algorithm reads and writes beside the algorithm's own state.
 //
 // The forms: parameter and gradient fp32; parameter fp32 (the master), gradient bf16 or fp16, and
 // `copy` in bf16 or fp16, which gets the new parameter rounded; parameter bf16 without a master.

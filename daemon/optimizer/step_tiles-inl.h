@@ -3,9 +3,9 @@
 // An algorithm gives Run::Vector(d, places, i, put): the arithmetic of one vector, whose values it
 // hands to `put`, which says what becomes of them. Where all of them go past the caches in fp32, a
 // tile is gone over once for each array that is written: the array's values go straight to memory,
-// a burst of whole lines, and what the pass does not write is not computed. What is computed twice
-// for that is little, as the roots and divisions are the parameter's alone. bench/README.md has the
-// figures.
+// a burst of whole lines, and what the pass does not write is not computed. The arithmetic that is
+// done twice for that is little, as the roots and divisions are the parameter's alone.
+// bench/README.md has the figures.
 #if defined(MEMTIDE_DAEMON_OPTIMIZER_STEP_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEMTIDE_DAEMON_OPTIMIZER_STEP_TILES_INL_H_
 #undef MEMTIDE_DAEMON_OPTIMIZER_STEP_TILES_INL_H_

@@ -1,10 +1,10 @@
 // The loop over a range, tile by tile, for one instruction set: Highway includes this once for
 // each.
 //
-// A tile is 128 elements. What is not fp32 is widened into the first-level cache before
-// the arithmetic, which so knows only fp32, and narrowed after it. What is written past the caches
-// goes through there as well: whole lines of one span after the other, since several spans written
-// by turns, in pieces of a line, are several times slower.
+// A tile is 128 elements. Elements that are not fp32 are widened into the first-level cache before
+// the arithmetic, which so knows only fp32, and narrowed after it. Elements that are written past
+// the caches go through there as well: whole lines of one span after the other, since several spans
+// written by turns, in pieces of a line, are several times slower.
 #if defined(MEMTIDE_DAEMON_OPTIMIZER_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MEMTIDE_DAEMON_OPTIMIZER_TILES_INL_H_
 #undef MEMTIDE_DAEMON_OPTIMIZER_TILES_INL_H_

@@ -134,7 +134,7 @@ HWY_INLINE void StoreHalfWords(D, hn::Vec<Words<D>> words, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(half_words, signed_words), half_words, to);
 }
 
-// What the random bits of stochastic rounding depend on: keys, and the low half of the index of the
+// The inputs of the random bits of stochastic rounding: keys, and the low half of the index of the
 // span's element 0.
 struct StochasticRounding {
   RoundingKeys keys;

@@ -301,7 +301,7 @@ uint64_t AccessPredictor::HashOf(const std::vector<uint32_t>& events) {
 bool AccessPredictor::AreAlike(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
   if (a == b) return true;
   if (a.size() != b.size()) return false;
-  // Those of the script in their order, and behind them those of parts in the order of members.
+  // Events of the script in their order, and behind them events of parts in the order of members.
   const auto sorted = [](std::vector<uint32_t> events) {
     const auto parts = std::stable_partition(events.begin(), events.end(),
                                              [](uint32_t event) { return !IsByPart(event); });

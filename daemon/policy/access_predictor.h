@@ -131,7 +131,7 @@ class AccessPredictor {
   absl::optional<uint32_t> EventAt(VirtualTime time) const;
   void Record(uint32_t event, uint64_t clock, bool writes);
   void NoteUse(Member member, Kind kind, uint64_t clock, bool writes);
-  // What is known of a member.
+  // The uses of a member until now, and the predicted next one.
   struct History {
     VirtualTime next = kUnknown;
     VirtualTime last;  // The time of its last use; 0: it was never used.

@@ -31,7 +31,6 @@
 
 namespace memtide {
 
-// What evicting a copy costs.
 enum class EvictionCost : uint8_t {
   kOnly,       // The only valid copy: it is written back before it is dropped.
   kClean,      // A slower tier holds the same bytes.

@@ -22,7 +22,7 @@ namespace memtide {
 
 class PlacementPolicy {
  public:
-  // What the rank of a copy depends on.
+  // The properties of a copy that its rank depends on.
   struct Copy {
     absl::optional<VirtualTime> next_use;  // nullopt: nothing is predicted for the job.
     uint64_t made = 0;                     // The number of copies made until this one was.

@@ -195,7 +195,8 @@ double ResidencyPlan::Price(const Tier& tier, Span span) const {
   return until(span.end) - until(span.begin);
 }
 
-// What leaving the upper tier for the gap costs beside the moves, and when the transfers are best.
+// The best transfers with which a member leaves the upper tier for the gap, and the price of that
+// beside the moves.
 // `only`: no other tier has the content.
 ResidencyPlan::Trip ResidencyPlan::TripIn(const Gap& gap, bool only, bool returns) const {
   const auto [begin, end] = gap.upper;

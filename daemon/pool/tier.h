@@ -15,7 +15,7 @@ namespace memtide {
 enum class Tier : uint8_t { kDevice = 0, kHost = 1, kSsd = 2 };
 inline constexpr int kTiers = 3;
 inline constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kSsd};
-inline constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};  // What clients can map.
+inline constexpr Tier kMemoryTiers[] = {Tier::kDevice, Tier::kHost};  // Clients can map them.
 
 // "device", "host", "ssd": as in metrics, messages and the command line.
 constexpr absl::string_view TierName(Tier tier) {

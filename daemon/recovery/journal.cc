@@ -31,13 +31,13 @@ constexpr uint64_t kOldSecondHalf = uint64_t{1} << 63;  // In versions without s
 static_assert(Journal::kMostBytes.count() < kSecondHalf);
 // Chunks per entry where the content is written anew.
 constexpr size_t kChunksPerEntry = 512;
-// What each Append writes of the content while that is written anew: for each byte of its own, so
-// that the content is whole when a quarter as much has been appended, and at least.
+// Bytes of the content that an Append writes while the content is written anew: for each byte of
+// its own, so that the content is whole when a quarter as much has been appended, and at least.
 constexpr uint64_t kRewrittenPerByte = 4;
 constexpr uint64_t kLeastSlice = 128 << 10;
 constexpr uint64_t kLeastFreed = 4 << 20;  // As many bytes are freed in about as much time.
-// What a job or chunk takes in an entry beside its own bytes: a tag, a size, and its part of what
-// is in front of an entry.
+// Bytes that a job or chunk takes in an entry beside its own: a tag, a size, and its part of the
+// bytes in front of an entry.
 constexpr uint64_t kFramingBytes = 16;
 
 struct Header {

@@ -89,7 +89,7 @@ PersistedMemory Measure(const PersistedState& persisted) {
   for (const auto& [name, fd] : persisted.memory) {
     struct stat status;
     struct statfs file_system;
-    // What cannot be measured does not count as free. The pools are then a little smaller.
+    // Memory that cannot be measured does not count as free. The pools are then a little smaller.
     if (fstat(fd.get(), &status) != 0 || fstatfs(fd.get(), &file_system) != 0) continue;
     // st_size would also count the slots that the balloon emptied.
     const Bytes size = Bytes(static_cast<uint64_t>(status.st_blocks)) * kStatBlock;

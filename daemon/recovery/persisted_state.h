@@ -31,8 +31,8 @@ struct PersistedState {
 // To be called once in the process, before it opens files. Empty without a descriptor store.
 PersistedState TakePersistedState();
 
-// What the descriptors and the stores of saved jobs hold, and what these jobs and those of the
-// journal need.
+// The memory that the descriptors and the stores of saved jobs hold, and the pools that these jobs
+// and those of the journal need.
 PersistedMemory Measure(const PersistedState& persisted);
 
 // The part of Measure() that sets the least pools in which an engine can restore these jobs. For

@@ -152,8 +152,8 @@ Restore RestoreJobs(StoredFds stored, Journal* journal, Mover* mover) {
   taken.chunk_records = left.chunk_records;
   std::set<std::string> unused;
   // A daemon that is killed between a record and RemoveStoredFd leaves descriptors that no job has.
-  // systemd would hold their memory for ever. What another version has stored under other names
-  // stays.
+  // systemd would hold their memory for ever. Descriptors that another version has stored under
+  // other names stay.
   for (const auto& [name, fd] : stored) {
     if (IsMemoryName(name)) {
       unused.insert(name);
@@ -215,7 +215,7 @@ void RestoreSavedJobs(const SavedJobs& saved, Disk* disk, Mover* mover, Restore*
     spdlog::error("a durable job is not restored, and its files stay: {}",
                   std::string(why.message()));
   }
-  // What an unreadable snapshot names is not known.
+  // The stores that an unreadable snapshot names are not known.
   if (!saved.unreadable.empty()) return;
   const absl::StatusOr<std::set<StoreId>> removed = disk->RemoveLeftSnapshots(named);
   if (!removed.ok()) {

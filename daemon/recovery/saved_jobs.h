@@ -38,7 +38,7 @@ struct SavedJobs {
   uint32_t last_store = 0;
 };
 
-// The errors of reading the directories. What it returns may change until they are claimed.
+// Errors are those of reading the directories. The jobs may change until these are claimed.
 absl::StatusOr<SavedJobs> LoadSavedJobs(const std::vector<std::string>& ssd_dirs);
 
 }  // namespace memtide

@@ -79,7 +79,7 @@ std::vector<uint32_t> ShadowedChunks(const AccessSequence& sequence);
 // operation.
 uint32_t MostChunks(const AccessSequence& sequence);
 
-// What the moments take if nothing waits: parts are computed one after another beside the others.
+// The time of all moments if nothing waits: parts are computed one by one beside the others.
 Duration ComputeTime(const AccessSequence& sequence);
 
 // The sequence, followed by `times` repetitions of its iterations from `first` on. Between them,

@@ -22,7 +22,7 @@ std::vector<std::string> PolicyNames();
 // nullopt: the optimum. INVALID_ARGUMENT names those that there are.
 absl::StatusOr<absl::optional<Policy>> ParsePolicy(absl::string_view name);
 
-// What one iteration costs on average, without warm-up.
+// The average costs of one iteration, without warm-up.
 struct Outcome {
   std::string policy;
   LinkBytes moved;

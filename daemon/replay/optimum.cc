@@ -137,7 +137,7 @@ LeastMoves Cost(const Problem& problem, const std::vector<bool>& resident) {
   return cost;
 }
 
-// What this choice really costs: a write-back for each write whose gaps are not all kept.
+// The real cost of this choice, with a write-back for each write whose gaps are not all kept.
 double CostOfSchedule(const Problem& problem, const std::vector<bool>& resident) {
   double cost = problem.first_reads +
                 static_cast<double>(std::count(resident.begin(), resident.end(), false));

@@ -170,8 +170,8 @@ v1::PlanReply FiguresOf(const ActivationModel& model, const Verdict& verdict) {
   return reply;
 }
 
-// What `times` further micro-batches add to `reply`, if each adds what one of the `apart` does that
-// `more` has and `few` has not.
+// Sets times and bytes of `reply` to those of `more` with `times` further micro-batches. Each adds
+// an `apart`-th of the difference between `more` and `few`.
 void Extrapolate(const v1::PlanReply& few, const v1::PlanReply& more, double apart, double times,
                  v1::PlanReply* reply) {
   using Reply = v1::PlanReply;

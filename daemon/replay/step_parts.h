@@ -31,7 +31,7 @@ class StepParts {
  public:
   struct Options {
     uint32_t device_slots = 0, host_slots = 0;
-    // What the script has used since its last report: goes with the next call of a part.
+    // Returns the script's moments since its last report, which go with a part's next call.
     std::function<std::vector<MomentReport>()> take_moments;
   };
 
@@ -49,7 +49,7 @@ class StepParts {
     uint32_t reads = 0;
     Duration compute{0};
   };
-  using Turns = std::deque<Turn>;  // Those of one part which have not ended.
+  using Turns = std::deque<Turn>;  // Turns of one part which have not ended.
 
   Turns TurnsOf(const StepPart& part) const;
   void BeginWaiting();

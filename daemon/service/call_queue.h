@@ -1,7 +1,7 @@
 // CallQueue: the calls that wait for the engine, fair between users and between the sessions of one
 // user.
 //
-// What one session sends is handled in the order in which it was sent: its connection, its calls
+// Events of one session are handled in the order in which they were sent: its connection, its calls
 // and its end. Users take turns by what their calls cost, and sessions of a user within the turns
 // of that user (FairQueue). So a call waits for at most one call of each other user, and of each
 // session of its own. Calls of no session (status, traces, metrics) count as one user more.
@@ -43,7 +43,7 @@ class CallQueue {
   // `most`: the calls that may wait.
   explicit CallQueue(size_t most) : most_(most) {}
 
-  // Whether the event is for this queue: it is of a session, or a call. What the edges report is
+  // Whether the event is for this queue: it is of a session, or a call. Reports of the edges are
   // not.
   static bool Takes(const Event& event);
 

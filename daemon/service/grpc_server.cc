@@ -16,7 +16,7 @@ namespace {
 // Calls of one connection at a time: four sessions' worth of waiting fetches.
 constexpr int kMaxConcurrentStreams = 1024;
 constexpr int kMaxMetadataSize = 8 << 10;
-// What all connections together may buffer. A full session sends 1 MiB at most at a time.
+// Bytes that all connections together may buffer. A full session sends 1 MiB at most at a time.
 constexpr size_t kMaxBuffers = size_t{256} << 20;
 // A client that sends pings faster than this is cut off.
 constexpr int kMinPingIntervalMs = 10'000;

@@ -31,7 +31,7 @@ class GrpcServer {
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
-  // What the health service says from now on.
+  // The health service answers NOT_SERVING from now on.
   void SetNotServing();
   // Takes no more calls, and returns when those that it has are answered; after `patience` the
   // others are answered CANCELLED. REQUIRES: the loop still runs, or has been stopped and so has

@@ -6,8 +6,8 @@
 // every effect run outside the lock, one after the other. Meanwhile the thread goes before all of
 // ordinary priority, where the process may do that (base/goes_first.h, decision 49).
 //
-// Users take turns, and so do the sessions of each (CallQueue). What the edges report, such as the
-// end of a transfer, comes in its order and before the calls that wait, because it ends waits of
+// Users take turns, and so do the sessions of each (CallQueue). Reports of the edges, such as the
+// end of a transfer, come in their order and before the calls that wait, because they end waits of
 // others; one call is handled after kReportsPerCall of them. Deadlines pass with ticks: one
 // is handled after an event that finds the last one kTickPeriod ago, and, when nothing else
 // happens, a small thread posts one in each period of Start (kIdleTickPeriod is long, for each

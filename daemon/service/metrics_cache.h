@@ -18,7 +18,7 @@ class MetricsCache {
  public:
   static constexpr Duration kLasts = std::chrono::seconds(1);
 
-  // What the text is made of besides the reply, `write` knows. Called from any thread.
+  // `write` makes the text, and knows its sources besides the reply. Called from any thread.
   using Write = std::function<std::string(const InspectReply& node)>;
   explicit MetricsCache(Write write) : write_(std::move(write)) {}
 

@@ -79,7 +79,7 @@ class OpenCalls {
 
   void Add(const Caller& caller, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(uint32_t uid, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a user may have once all have `more`.
+  // Bytes that each user may have once all users together have `more` bytes more.
   size_t LimitWith(size_t more) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const Charge& charge) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -110,9 +110,9 @@ void Fill(const ServiceContext& service, const ReplyValue& reply, Response* resp
 // A call that the Loop has queued; it ends with its reply. ReplyValue is the payload of an OK
 // reply; monostate for calls without one.
 //
-// gRPC runs only its default reactor without passing each call to another thread. That reactor gets
-// no cancellations: a cancelled call waits for its reply in the engine, which bounds such calls,
-// and gRPC drops the reply.
+// gRPC runs only its default reactor without passing each call to another thread. The default
+// reactor gets no cancellations: a cancelled call waits for its reply in the engine, which bounds
+// such calls, and gRPC drops the reply.
 template <typename ReplyValue, typename Messages>
 class PendingCall final : public Loop::Caller {
  public:
@@ -184,7 +184,7 @@ inline constexpr bool kAlwaysTaken =
     std::is_same_v<Request, v1::RenewRequest> || std::is_same_v<Request, v1::CloseRequest> ||
     std::is_same_v<Request, v1::ReleaseRequest>;
 
-// What the replies of calls without a session may have: a listing is held below 1 MiB.
+// Bytes that a reply to a call without a session may have: a listing is held below 1 MiB.
 constexpr size_t kListingBytes = 1 << 20, kSumsBytes = 64 << 10;
 
 // Charges a call that has arrived to its user. `reply_bytes`: what its reply may have; a session's

@@ -4,9 +4,9 @@
 // the uid that it was given to.
 //
 // The handlers use gRPC's callback API and never block: a call waits as a reactor that the Loop
-// finishes, usually before the handler has returned. Those of administrators alone write a small
-// file first. A call that its client cancels continues, and
-// gRPC drops its reply. services.cc lists every method of the services once.
+// finishes, usually before the handler has returned. Handlers of administrators' calls alone write
+// a small file first. A call that its client cancels continues, and gRPC drops its reply.
+// services.cc lists every method of the services once.
 #ifndef MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 #define MEMTIDE_DAEMON_SERVICE_SERVICES_H_
 
@@ -28,7 +28,7 @@
 
 namespace memtide {
 
-// What the services need; must outlive them.
+// The context must outlive the services.
 struct ServiceContext {
   Loop* loop = nullptr;
   const TokenTable* tokens = nullptr;
@@ -47,7 +47,7 @@ struct ServiceContext {
   std::vector<std::string> warnings;  // See InspectNodeResponse.warnings.
   // See InspectNodeResponse.ssd_directories.
   std::vector<v1::SsdDirectory> ssd_directories;
-  // What the devices do with host memory now. Called from any thread.
+  // The present use of host memory by the devices. Called from any thread.
   std::function<HostMemoryUse()> host_memory = [] { return HostMemoryUse(); };
   // Why devices cannot be used now, a line each. Called from any thread.
   std::function<std::vector<std::string>()> lost_devices = [] {

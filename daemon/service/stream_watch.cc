@@ -31,7 +31,7 @@ constexpr std::chrono::minutes kBetweenLines{1};
 // gRPC numbers servers, too. A test's own channels are in the same process.
 constexpr intptr_t kIdsToTry = 64;
 
-// What gRPC says of a connection, as JSON; empty: there is none of this number.
+// A connection as gRPC describes it, in JSON; empty: there is none of this number.
 std::string Describe(intptr_t id) {
   char* const text = grpc_channelz_get_socket(id);
   if (text == nullptr) return "";

@@ -194,7 +194,7 @@ absl::StatusOr<AllocateCall> ToEvent(const v1::AllocateRequest& request, const N
   MEMTIDE_RETURN_IF_ERROR(CheckKnown("kind", request.kind()));
   event.kind = FromProto(request.kind());
   event.undefined = request.undefined();
-  // What backward needs is of no use to a later process.
+  // Activations are of no use to a later process.
   event.transient = event.kind == ChunkKind::kActivation;
   if (request.home_tier() != v1::TIER_UNSPECIFIED) {
     MEMTIDE_ASSIGN_OR_RETURN(event.home, ToTier(request.home_tier(), absl::nullopt));

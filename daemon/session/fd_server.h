@@ -61,8 +61,9 @@ struct FdServerOptions {
 class FdServer {
  public:
   using Post = std::function<void(Event)>;
-  // What a client needs to map a region; the caller owns the descriptor. NOT_FOUND if the region no
-  // longer exists. RESOURCE_EXHAUSTED if the process has no descriptor left: the server retries.
+  // The descriptor or IPC handle with which a client maps a region; the caller owns the former.
+  // NOT_FOUND if the region no longer exists. RESOURCE_EXHAUSTED if the process has no descriptor
+  // left: the server retries.
   using ExportRegion = std::function<absl::StatusOr<MemoryExport>(RegionId region)>;
 
   // Binds the socket (mode 0660): clients can connect, and wait for Start. `tokens` and `counters`

@@ -16,7 +16,7 @@
 
 namespace memtide {
 
-// What errno means.
+// The system's message for errno.
 std::string ErrnoText();
 
 // A listening socket at `path`, mode 0660, of type SOCK_SEQPACKET or SOCK_STREAM. REQUIRES: `path`

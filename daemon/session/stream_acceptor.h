@@ -46,7 +46,7 @@ class StreamAcceptor {
   // Begins to accept. `hand_over` owns the descriptors that it gets, which do not block. Called
   // once.
   void Start(std::function<void(int fd)> hand_over);
-  // Hands nothing over any more. What was handed over stays open.
+  // Hands nothing over any more. Descriptors that were handed over stay open.
   ~StreamAcceptor();
   StreamAcceptor(const StreamAcceptor&) = delete;
   StreamAcceptor& operator=(const StreamAcceptor&) = delete;

@@ -26,7 +26,7 @@ struct Accounts {
   };
 };
 
-// Those of the machine's name service.
+// The accounts of the machine's name service.
 Accounts MachineAccounts();
 
 }  // namespace memtide

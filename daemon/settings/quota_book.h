@@ -1,9 +1,9 @@
 // QuotaBook: the quotas that hold: those of the configuration, and in place of them those that
 // administrators set while the daemon runs.
 //
-// What they set is kept in the file quotas.textproto of the settings directory, a NodeConfig with
-// quotas alone, which is replaced whole: the new file and then its name are on stable storage
-// before the change holds. The subjects are kept by number.
+// The quotas of administrators are kept in the file quotas.textproto of the settings directory, a
+// NodeConfig with quotas alone, which is replaced whole: the new file and then its name are on
+// stable storage before the change holds. The subjects are kept by number.
 //
 // Thread-safe. Set and Clear write to the disk, and ask for names: no thread that serves other
 // users may wait for them.
@@ -26,11 +26,11 @@ namespace memtide {
 
 class QuotaBook {
  public:
-  // What the engine and the administrator learn.
+  // A change of one quota, for the engine and the administrator.
   struct Change {
     uint64_t number = 0;        // Larger than those of earlier changes.
     std::vector<Quota> quotas;  // All that hold.
-    Quota quota;                // That of the subject. Unlimited: there is none.
+    Quota quota;                // The subject's quota. Unlimited: there is none.
     bool outlives_daemon = false;
   };
 

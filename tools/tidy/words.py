@@ -2,7 +2,8 @@
 
 A comment is a full sentence whose subject is a type or a variable in scope, in the words of
 docs/glossary.md. No pattern can check all of that, but these it can: dangling genitives ("Of the
-moving: ..."), words for people that stand for things, and variables named by a participle.
+moving: ..."), words for people that stand for things, and variables named by a participle. Comments
+of programs, moreover, open with no word that stands for a noun ("What waits: ...").
 
     python3 tools/tidy/words.py PATH...   what is to be rewritten there
 """
@@ -44,6 +45,9 @@ _WORDS = {
     r"twins?": 'shadow chunk; of a fake, "counterpart"',
 }
 _SENTENCE = r"(?:(?<=^)|(?<=[.;:!?] )|(?<=[.;:!?]  ))"
+# A sentence of a program's sources has a noun there. Tests and benchmarks are not held to it.
+NO_NOUN = re.compile(_SENTENCE + r"(?:What|That|Those)\b")
+_NOUN_RULES = [(NO_NOUN, "a sentence begins with a noun: name the type or the variable")]
 _OPENING_RULES = [(re.compile(_SENTENCE + p), m) for p, m in _OPENINGS.items()]
 _WORD_RULES = [(re.compile(rf"(?<![\w-]){p}(?![\w-])", re.I), m) for p, m in _WORDS.items()]
 
@@ -77,6 +81,20 @@ GOOD = (
     ("a.md", "Run `told`.\n\n```\nOf the moving\n```\n\n    whoever\n"),
     ("a.md", "## Who may evict a chunk? See [the page](twins.md).\n"),
 )
+BAD_OPENINGS = (
+    ("a.cc", "// What waits for a slot.\nint x;\n"),
+    ("a.cc", "int x;  // Those of the job.\n"),
+    ("a.h", "// The pool is full. That\n// is no error.\n"),
+    ("a.proto", "// The order counts: What is first is evicted.\n"),
+    ("a.py", 'def f():\n    """A call waits. What comes next does not."""\n'),
+    ("a.py", "x = 1  # That which waits.\n"),
+)
+GOOD_OPENINGS = (
+    ("a.cc", "// A chunk says what it holds, and\n// those that wait go on. Whatever.\n"),
+    ("a.cc", 'Log("What waits");\n'),
+    ("a.py", 'def f():\n    return "That is all."  # The reply that users see.\n'),
+    ("a.md", "What waits is listed.\n"),
+)
 BAD_NAMES = (
     "told = 1\n",
     "def f(kept): pass\n",
@@ -95,6 +113,12 @@ def blind_spots() -> Iterator[str]:
     for path, text in GOOD:
         for _, message in findings(path, text):
             yield f"the words of {text!r} are objected to in {path}: {message}"
+    for path, text in BAD_OPENINGS:
+        if not list(openings(path, text)):
+            yield f"the opening of {text!r} is not seen in {path}"
+    for path, text in GOOD_OPENINGS:
+        if list(openings(path, text)):
+            yield f"the openings of {text!r} are objected to in {path}"
     for text in BAD_NAMES:
         if not list(names("a.py", text)):
             yield f"the name in {text!r} is not seen"
@@ -110,16 +134,24 @@ def is_about_words(path: str) -> bool:
 def findings(path: str, text: str) -> Iterator[tuple[int, str]]:
     """The (line, message) pairs of what is to be rewritten in the prose of a file."""
     for block in blocks(path, text):
-        yield from _in_block(block)
+        yield from _in_block(block, _OPENING_RULES + _WORD_RULES)
 
 
-def _in_block(block: Block) -> Iterator[tuple[int, str]]:
+def openings(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """The (line, message) pairs of sentences of a source's prose that open without a noun."""
+    if path.endswith(".md"):
+        return
+    for block in blocks(path, text):
+        yield from _in_block(block, _NOUN_RULES)
+
+
+def _in_block(block: Block, rules: list[tuple[re.Pattern[str], str]]) -> Iterator[tuple[int, str]]:
     joined, starts = "", []
     for line in block:
         joined += " " if joined else ""
         starts.append(len(joined))
         joined += line.text
-    for pattern, message in _OPENING_RULES + _WORD_RULES:
+    for pattern, message in rules:
         for match in pattern.finditer(joined):
             line = _line_at(block, starts, match.start())
             yield line.number, f'"{match.group().strip()}": {message}'
@@ -154,7 +186,7 @@ def main(arguments: list[str]) -> int:
             if hidden or not path.is_file() or path.suffix in (".png", ".gz", ".pyc"):
                 continue
             text = path.read_text(encoding="utf-8")
-            for found in (findings, names):
+            for found in (findings, openings, names):
                 for number, message in found(str(path), text):
                     print(f"{path}:{number}: {message}")
                     count += 1

@@ -1,4 +1,4 @@
-// What the daemon and its helper process say to each other (remote/packet.h). A packet is text,
+// The packets between the daemon and its helper process (remote/packet.h). A packet is text,
 // with at most one descriptor beside it. The daemon asks, and each question has one answer: "ok",
 // "ok NUMBER" or "error TEXT". Only "work" has two.
 //

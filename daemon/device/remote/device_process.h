@@ -32,8 +32,8 @@ struct DeviceProcessOptions {
   Duration opening_patience = std::chrono::seconds(90);
   // A copy takes milliseconds, and so does pinning a slot.
   Duration patience = std::chrono::seconds(60);
-  // What the daemon waits for when it ends. The kernel frees the memory of a process that is
-  // killed, of which a GPU may have pinned much.
+  // How long the daemon waits for the process when it ends. The kernel frees the memory of a
+  // process that is killed, of which a GPU may have pinned much.
   Duration ending_patience = std::chrono::seconds(10);
   std::function<void(const std::string& line)> warn = [](const std::string&) {};
   // Asked while the device is being opened, which is then given up, and while a process that has

@@ -16,7 +16,7 @@
 
 namespace memtide {
 
-// What a device tells besides its answers, from any thread.
+// A device's reports besides its answers, from any thread.
 struct DeviceReports {
   std::function<void(const std::string& line)> warn;
   // The device cannot be used any more, for the reason that the status gives: the process ends.

@@ -1,4 +1,4 @@
-// What RemoteDevice (the daemon) and DeviceServer (the device's process) say to each other, each in
+// The messages between RemoteDevice (the daemon) and DeviceServer (the device's process), each in
 // one packet.
 //
 // On the control socket the process sends notices: first kOpened or kFailed, then warnings, and at

@@ -123,7 +123,7 @@ class RemoteDevice : public Device {
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<char*, Shared> shared_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Lent*> lent_ ABSL_GUARDED_BY(mutex_);  // By number.
-  // What was not sent to starting_ yet, and descriptors that this may need still.
+  // Requests that were not sent to starting_ yet, and descriptors that it may still need.
   std::deque<DeviceRequest> unsent_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> unshared_ ABSL_GUARDED_BY(mutex_);
 

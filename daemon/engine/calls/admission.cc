@@ -5,10 +5,10 @@
 // fetch lacks room. It is tried again when the pins of that chunk change, so that the end of a
 // lease costs no look at fetches that wait for something else.
 //
-// Fetches that lack room are tried oldest first. Those behind the first that does not fit are not
-// tried, unless other calls have pinned all of their chunks meanwhile. A waiting step does not
-// block later calls, because they may hold leases that the step needs. Whether a step may fit is
-// known from counters, without a look at its chunks.
+// Fetches that lack room are tried oldest first. A fetch behind the first that does not fit is not
+// tried, unless other calls have pinned all of its chunks meanwhile. A waiting step does not block
+// later calls, because they may hold leases that the step needs. Whether a step may fit is known
+// from counters, without a look at its chunks.
 #include <algorithm>
 #include <utility>
 

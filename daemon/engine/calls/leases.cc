@@ -45,7 +45,7 @@ void Calls::Leave(Waiter& waiter) {
   Job& job = *waiter.job;
   const bool has_homes = !waiter.homes.empty();
   core_.waiters.erase(waiter.call);
-  if (has_homes) core_.HomesFreed(job);  // Those that it did not need.
+  if (has_homes) core_.HomesFreed(job);  // Homes that it did not need are free.
 }
 
 void Calls::ProceedWaiters(ChunkIndex index) {

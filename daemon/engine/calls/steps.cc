@@ -66,8 +66,8 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
                               then.part, then.unsharing, then.offer, std::move(waiter.of_session),
                               std::move(waiter.step)});
   core_.sessions.Find(waiter.owner)->steps.emplace(then.part, start.step);
-  // The RunningStep has the counts and pins from here on. What the mover computes ends at StepDone,
-  // even if its session ends before.
+  // The RunningStep has the counts and pins from here on. A part that the mover computes ends at
+  // StepDone, even if its session ends before.
   PartReply part;
   part.difference = then.difference;
   Leave(waiter);
@@ -107,7 +107,7 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status, uint64_t non_f
       residency_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
   if (status.ok()) {
-    // What the daemon copies or hashes of its own accord is no part of an optimizer's step.
+    // A copy or a hash that the daemon makes of its own accord is no part of an optimizer's step.
     if (step.unsharing == nullptr && step.offer == nullptr) ++core_.counters.step_parts;
     core_.counters.non_finite_gradients += non_finite_gradients;
   }

@@ -177,8 +177,8 @@ bool Commits::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
   return names(a) == ids.size() && names(b) == ids.size();
 }
 
-// Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Those of
-// other sessions do not, where only ids change what they name.
+// Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Leases
+// and calls of other sessions do not, where only ids change the entry that they name.
 bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
                       const std::vector<CommittedIds>& ids) {
   Chunk& chunk = core_.chunks[index];

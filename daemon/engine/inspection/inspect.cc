@@ -53,8 +53,8 @@ Inspection::ChunkSums Inspection::SumChunks() const {
     if (!chunk.live()) continue;
     const Bytes size = chunk.job->chunk_size;
     const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
-    // What sessions have in common is counted once among all jobs, and what duplicates have in
-    // common also once in their job.
+    // A content common to sessions is counted once among all jobs, and one common to duplicates
+    // also once in their job.
     const bool is_counted = chunk.common != nullptr && !counted.insert(chunk.common).second;
     std::vector<KindUsage>& of_job = sums.of_jobs.at(chunk.job->id);
     if (is_counted && chunk.common->of == &chunk.job->duplicated) {

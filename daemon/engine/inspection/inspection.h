@@ -19,7 +19,7 @@ class Inspection {
   void On(const TraceCall& event);
 
  private:
-  // What is summed over all chunks, which takes a walk over the table.
+  // Sums over all chunks take a walk over the chunk table.
   struct ChunkSums {
     Instant at;
     std::vector<KindUsage> all;
@@ -33,7 +33,7 @@ class Inspection {
 
   Core& core_;
   const Sharing& sharing_;
-  absl::optional<ChunkSums> chunk_sums_;  // Those of the last InspectCall.
+  absl::optional<ChunkSums> chunk_sums_;  // A large table is not walked for each InspectCall.
 };
 
 }  // namespace memtide

@@ -57,7 +57,7 @@ struct InspectReply {
   std::vector<KindUsage> kinds;  // Over all jobs.
   Counters counters;
   Limits limits;
-  // Those of InspectCall.viewer.
+  // Sessions and chunks that InspectCall.viewer may see.
   std::vector<SessionInfo> sessions;
   std::vector<ChunkInfo> chunks;
   uint32_t next_chunk = 0;  // InspectCall.first_chunk of the next page; 0: this is the last.

@@ -1,5 +1,5 @@
-// What can happen to the engine. Every event carries values only, already decoded and bounded by
-// the edge that made it; the engine checks meaning (ownership, limits, states).
+// Every event of the engine carries values only, already decoded and bounded by the edge that made
+// it; the engine checks meaning (ownership, limits, states).
 //
 // Calls come with a CallId that the edge chose; the engine answers each exactly once, now or later,
 // with a Reply effect, also when the session ends or the deadline passes.
@@ -131,8 +131,8 @@ struct FetchCall {
   std::vector<ChunkId> releases;  // Not leased: ignored, so that a retry is harmless.
   bool wait = true;               // False: UNAVAILABLE unless every chunk is there now.
   Duration deadline{0};           // Zero: the limit max_wait.
-  // What the session used since its last report, up to this call's chunks. Chunks that are not the
-  // job's: ignored.
+  // The session's uses since its last report, up to this call's chunks. Chunks that are not the
+  // job's are ignored.
   std::vector<MomentReport> moments;
   uint64_t Cost() const { return chunks.size() + releases.size() + CountUses(moments); }
 };
@@ -187,7 +187,7 @@ struct DiscardCall {
 };
 // The session will not write these chunks soon: those whose bytes another session of the user has
 // offered, too, come to share one content (sharing/offers.cc). Answered when all that can be shared
-// now is shared. What is leased, or used by a call, stays as it is.
+// now is shared. A chunk that is leased, or used by a call, stays as it is.
 struct OfferCall {
   CallId call;
   SessionId session;
@@ -233,12 +233,12 @@ struct ReturnRegionsCall {
   uint64_t Cost() const { return 0; }
 };
 
-// What a part computes, for the ranks of a job that may want the same. `work`: a digest of what is
-// computed, without the bytes. Its high half is of the elements alone (which parameters, and where
-// in the chunks each operand is), and the low half of the operation with its options and step, so
-// that it can be said which of them differs between two ranks. `reads`:
-// by number of a chunk that is read, a digest of the bytes that the part reads of it. One that is
-// not set is asked for where ranks do not share the chunk's content.
+// PartContents identifies the computation of a part, for the ranks of a job that may want the same
+// one. `work`: a digest of the computation, without the bytes. Its high half is of the elements
+// alone (which parameters, and where in the chunks each operand is), and the low half of the
+// operation with its options and step, so that it can be said which of them differs between two
+// ranks. `reads`: by number of a chunk that is read, a digest of the bytes that the part reads of
+// it. One that is not set is asked for where ranks do not share the chunk's content.
 struct PartContents {
   Digest work;
   std::vector<Digest> reads;

@@ -28,7 +28,7 @@ struct RankRecord {
 struct JobRecord {
   JobId job;
   uint32_t uid = 0;
-  // Those of the user, as the new daemon knows them: not recorded.
+  // The user's groups are not recorded: the new daemon looks them up.
   std::vector<uint32_t> groups;
   std::string name;
   Bytes chunk_size;
@@ -79,8 +79,8 @@ struct ChunkRecord {
   std::vector<RankName> names;  // All its ids, in a job of ranks.
 };
 
-// What a durable job has on stable storage: all of it at one moment, as records that name no host
-// memory. What the records say is lost was not worth a write: gradients, and shadow chunks.
+// A Snapshot is a durable job on stable storage: all of it at one moment, as records that name no
+// host memory. Gradients and shadow chunks are recorded as lost: they are not worth a write.
 struct Snapshot {
   JobRecord job;
   std::vector<ChunkRecord> chunks;

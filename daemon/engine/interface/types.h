@@ -32,7 +32,7 @@ inline constexpr ChunkIndex kNoChunk(~uint32_t{0});
 inline ChunkIndex IndexOf(ChunkId id) { return ChunkIndex(static_cast<uint32_t>(id.value())); }
 inline uint32_t GenerationOf(ChunkId id) { return static_cast<uint32_t>(id.value() >> 32); }
 
-// What a job uses at a moment; see trace.proto.
+// A job uses the chunk at a moment; see trace.proto.
 struct UseReport {
   ChunkId chunk;
   Access access = Access::kRead;
@@ -105,13 +105,13 @@ struct PoolUsage {
 struct KindUsage {
   ChunkKind kind = ChunkKind::kOther;
   Bytes allocated, device, host, ssd;
-  Bytes shared;  // What more would be allocated if sessions shared no contents.
+  Bytes shared;  // Sharing contents saves these bytes.
 };
 
-// What one of several ranks uses of the job that they share.
+// RankUse is one rank's part of the job that several ranks share.
 struct RankUse {
   Bytes named;   // The entries that its ids name.
-  Bytes shared;  // Those of them that ids of other ranks name, too.
+  Bytes shared;  // Ids of other ranks name these entries, too.
 };
 
 struct SessionInfo {
@@ -155,7 +155,7 @@ struct OthersUse {
   Bytes device_share, host_share;
 };
 
-// What a user wrote to a drive in ten minutes that began at `at`.
+// A user wrote the bytes to a drive in ten minutes that began at `at`.
 struct PastWrites {
   Instant at;
   uint32_t uid = 0;
@@ -165,13 +165,13 @@ struct PastWrites {
 // A drive of the SSD pool: one of its directories.
 struct SsdDrive {
   Bytes per_day;  // The most that is written to it in 24 hours. Zero: no budget.
-  // What earlier daemons wrote: whether any did, how much in all, and when in the last 24 hours.
+  // Writes of earlier daemons: whether there were any, their bytes, and those of the last 24 hours.
   bool was_used = false;
   Bytes written;
   std::vector<PastWrites> last_day;
 };
 
-// What was written to a drive, and what waits to be.
+// DriveWrites counts the bytes written to a drive, and says whether a write waits for its budget.
 struct DriveWrites {
   Bytes per_day;  // As in SsdDrive.
   Bytes written, last_day;
@@ -207,7 +207,7 @@ struct Counters {
   // Chunks that came to share a content of their user, and those whose bytes differed although
   // their digests did not.
   uint64_t contents_shared = 0, digests_collided = 0;
-  uint64_t over_quota = 0;  // Those of calls_refused that a quota forbids.
+  uint64_t over_quota = 0;  // Calls in calls_refused that a quota forbids.
   uint64_t transfers_failed = 0, calls_refused = 0, sessions_lost = 0, deadlines_exceeded = 0;
   Bytes host_to_device, device_to_host, ssd_read, ssd_written, zeroed;
   Bytes balloon;  // Memory that balloons released to the machine.

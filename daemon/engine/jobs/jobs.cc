@@ -345,7 +345,7 @@ void Jobs::LeaveJob(Session& session) {
   } else if (job.shares_contents() && !job.sessions.empty()) {
     sharing_.FreeOrphans(job);
   }
-  // What waited behind them may need no memory that has yet to be made.
+  // An AllocateCall that waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return calls_.AllocateWaiting(job);
   // A job that never opened does not linger.
   const bool lingers = job.time_to_live > Duration(0) && !job.lingers_no_more;

@@ -1,5 +1,5 @@
-// A device that is lost: its GPU has failed or was reset, or its process has ended. What is on
-// other tiers and devices stays as it is.
+// A device that is lost: its GPU has failed or was reset, or its process has ended. Copies on other
+// tiers and devices stay as they are.
 #include <utility>
 #include <vector>
 

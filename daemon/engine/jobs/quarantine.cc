@@ -2,7 +2,7 @@
 //
 // The sockets of a killed process close before its driver's files do, and only then do its kernels
 // end. Until ClientQuiet, no slot that a session had leased at its end is lent to another chunk.
-// What a chunk has in such a slot:
+// A copy in such a slot is of one of three kinds:
 //
 // - torn: the session wrote it. The copy goes at once, so that who makes the chunk whole writes
 //   elsewhere; at the home tier, where slots stay, that waits.

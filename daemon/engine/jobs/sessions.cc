@@ -71,7 +71,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   for (const CallId call : std::set<CallId>(session.evicts))
     calls_.EndEvict(*core_.evicts.at(call), why);
   // A part that the mover computes uses its memory until StepDone, and only counts for the session
-  // no longer. What the session computes ends with it.
+  // no longer. A part that the session computes ends with it.
   std::set<StepId> parts;
   for (const auto& [part, step] : session.steps) {
     RunningStep& running = core_.steps.at(step);
@@ -146,7 +146,7 @@ void Jobs::On(const Tick&) {
     core_.ledger.RetrySegments(*job->shares);
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).exists()) continue;
-      // What waited has found room in its own job since, and nothing that others gave back came.
+      // A chunk that waited has found room in its own job since, without memory from other jobs.
       const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
       if (!waits) core_.ledger.elastic().Satisfy(job->share(tier));
       core_.ScheduleRoomCheck(*job, tier);

@@ -2,8 +2,8 @@
 //
 // A session that is not renewed in time ends, and its process, stopped or hung, may go on later:
 // the memory stays mapped there. So do sessions of the last daemon end, while their processes may
-// live. What such a process had leased for writing is torn; but once the job is resumed and has
-// written it again, a late store of that process would change it unseen.
+// live. A chunk that such a process had leased for writing is torn; but once the job is resumed and
+// has written it again, a late store of that process would change it unseen.
 //
 // So no session joins a job before its exposed regions have been replaced, one after the other, by
 // copies that no process has mapped. A region is copied while the job has no session and nothing of

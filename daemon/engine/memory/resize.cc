@@ -104,7 +104,7 @@ void Memory::GiveSurplusBack(Job& job) {
     // each session must return the region, or end.
     LetGo(job, region, job.sessions);
   }
-  // What is still pinned above the limit has to be released by clients.
+  // Clients have to release chunks that are still pinned above the limit.
   if (core_.now - job.leases_revoked_at < kRevokePeriod) return;
   const uint32_t limit = job.LeaseLimit(Tier::kDevice);
   const uint32_t pinned = job.tier(Tier::kDevice).pinned_chunks();

@@ -1,4 +1,4 @@
-// What the engine does when the ShareLedger moves memory between jobs.
+// Memory acts on the changes by which the ShareLedger moves memory between jobs.
 #include "base/check.h"
 #include "daemon/engine/memory/memory.h"
 
@@ -10,9 +10,9 @@ ShareLedger::Opens Memory::WaitingOpens(Pool pool) const {
   return opens;
 }
 
-// What each elastic job must keep: no accepted call may fail for a reclaim. Leases of a device end
-// with each step of their client, which then has a smaller budget. But a fetch that is admitted and
-// not granted needs its slots beside them.
+// An elastic job keeps what it demands: no accepted call may fail for a reclaim. Leases of a device
+// end with each step of their client, which then has a smaller budget. But a fetch that is admitted
+// and not granted needs its slots beside them.
 ShareLedger::Demands Memory::DemandsOf(Tier tier) const {
   ShareLedger::Demands demands;
   for (const auto& [id, job] : core_.jobs) {
@@ -112,7 +112,7 @@ bool Memory::ServeFreed() {
   for (const auto& [id, job] : core_.jobs) {
     for (const Tier tier : kMemoryTiers) {
       if (!job->share(tier).starved()) continue;
-      // What it gets now may be less than what it waits for: then it goes on waiting.
+      // The job may get fewer slots now than it waits for: then it goes on waiting.
       const size_t waiting = job->tier(tier).slot_queue.size();
       const size_t free = job->share(tier).slots().spare_slots();
       const auto lacking = static_cast<uint32_t>(waiting > free ? waiting - free : 1);

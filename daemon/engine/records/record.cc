@@ -50,7 +50,7 @@ void Records::EmitRecord(size_t before) {
                         std::move(record));
 }
 
-// What no id names yet is of no use to the next daemon.
+// A chunk that no id names yet is of no use to the next daemon.
 bool Records::IsRecorded(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   return chunk.live() && !chunk.transient && !chunk.job->names.IsUnnamed(index);

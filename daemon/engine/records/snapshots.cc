@@ -83,8 +83,8 @@ void Records::BeginSaving(Job& job) {
   SaveWhenWritten(job);
 }
 
-// Lists what has yet to be written, and saves the snapshot if there is no such content. What was
-// written may have changed meanwhile, so that all of the job is examined again.
+// Lists the chunks that have yet to be written, and saves the snapshot if there are none. A chunk
+// that was written may have changed meanwhile, so that all of the job is examined again.
 void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
@@ -174,8 +174,8 @@ void Records::On(const SnapshotSaved& event) {
   if (event.status.ok() && job.state() == JobState::kLingering) SaveLastSteps(job);
 }
 
-// What was not flushed may be gone although the drive takes the next flush: it is written again
-// from where there is another copy.
+// Bytes that were not flushed may be gone although the drive takes the next flush: they are written
+// again from another copy, where there is one.
 void Records::DistrustStores(Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;

@@ -29,8 +29,8 @@ void Requests::On(const FreeCall& event) {
                                                   : " is leased by another session")));
     }
   }
-  // Fetches of this session may still wait for the chunks. Those that are not admitted are found by
-  // FailNaming().
+  // Fetches of this session may still wait for the chunks. FailNaming() finds the fetches that are
+  // not admitted.
   FailAdmitted(*session, *indices);
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];

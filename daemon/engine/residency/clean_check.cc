@@ -19,7 +19,7 @@ bool Residency::IsChosenForCheck(ChunkIndex index, Tier tier) {
   }
   // A session that waits to write what is common cannot have the content beside a comparison.
   if (chunk.common != nullptr && job.waiting.NextNaming(index, 0) != nullptr) return false;
-  // What was written back came from the device itself.
+  // A copy that was written back came from the device itself.
   if (chunk.wrote_back || !chunk.valid_at(Tier::kDevice) || !chunk.valid_at(Tier::kHost)) {
     return false;
   }
@@ -64,9 +64,8 @@ void Residency::CheckDone(ChunkIndex index, const Flight& flight, const absl::St
   core_.work.Send(WrittenUnseen{chunk.job->id, why});
 }
 
-// A program that writes one chunk unseen has mostly written others, too. What is left of each is
-// the content of its last announced write, so that --resume starts from the last commit, and not
-// from a mixture.
+// A program that writes one chunk unseen has mostly written others, too. Each keeps the content of
+// its last announced write, so that --resume starts from the last commit, and not from a mixture.
 void Residency::DropUnannounced(const Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;

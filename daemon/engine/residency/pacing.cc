@@ -46,7 +46,7 @@ void Residency::StopWaitingForWrite(ChunkIndex index) {
   core_.writes.Withdraw(index);
 }
 
-// What waits for a budget waits anew.
+// Chunks that wait for a budget wait anew.
 void Residency::SetBudgets(const std::vector<Quota>& quotas) {
   const std::vector<ChunkIndex> waiting = core_.writes.Waiting();
   for (const ChunkIndex index : waiting) StopWaitingForWrite(index);

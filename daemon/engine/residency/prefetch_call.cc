@@ -1,4 +1,4 @@
-// PrefetchCall: a client says what it will use. What the engine predicts by itself is in forecast/.
+// PrefetchCall: a client names chunks that it will use. Predictions of the engine are in forecast/.
 #include <algorithm>
 #include <vector>
 

@@ -80,7 +80,7 @@ absl::optional<ElasticShares::Growth> ElasticShares::PlanGrowth(Share& share, ui
     growth.reclaim =
         Quotas::Reclaim{pool, more, growth.is_guaranteed ? Bytes(0) : fair_share, &share};
   }
-  // What is guaranteed counts as lent, so that a quota never withholds it.
+  // A guaranteed share counts as lent, so that a quota never withholds it.
   if (!growth.is_entitled || growth.is_guaranteed) return growth;
   for (const Quotas::Bound& bound : bounds) {
     if (growth.target <= quotas_.MostSlots(share, bound, Quotas::Counting::kLent)) continue;
@@ -151,7 +151,7 @@ SharePools::Changes ElasticShares::ReclaimFromOthers(const Quotas::Reclaim& recl
         const Bytes lacking = Lacking(reclaim);
         const bool lends = share.is_elastic() && &share != reclaim.asking &&
                            (active ? job->is_active() : job->state() == JobState::kLingering);
-        // What earlier reclaims have coming counts, so that they are not repeated.
+        // Memory that is still to come from earlier reclaims counts, so that they are not repeated.
         if (!lends || lacking.IsZero()) continue;
         const uint32_t slots = std::min(share.target(), CeilDiv(lacking, share.chunk_size()));
         const auto demand = demands.find(id);

@@ -17,13 +17,13 @@ namespace memtide {
 
 class ElasticShares {
  public:
-  // What a running job uses of one share.
+  // A Demand is a running job's use of one share.
   struct Demand {
     uint32_t pinned_chunks = 0;
     uint32_t largest_waiting = 0;  // Chunks of the largest call that is not admitted.
   };
   using Demands = std::map<JobId, Demand>;
-  // What a share that lacks slots should get.
+  // A Growth is planned for a share that lacks slots.
   struct Growth {
     uint32_t target = 0;
     bool is_guaranteed = false;  // The target is within the guaranteed share.

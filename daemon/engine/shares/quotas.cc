@@ -24,7 +24,7 @@ std::string HoursText(Duration duration) {
   return absl::StrCat(std::chrono::duration<double, std::ratio<3600>>(duration).count(), " h");
 }
 
-// What an error says. `key`: what `memtide admin quota set` calls the limit.
+// A Refusal has the words of an error. `key`: the limit's name in `memtide admin quota set`.
 struct Refusal {
   absl::string_view what, key;
   std::string limit, used, requested;

@@ -28,7 +28,7 @@ class Quotas {
     const Quota* quota = nullptr;
     uint32_t uid = 0;
   };
-  // What other jobs have to give back.
+  // A Reclaim is memory that other jobs have to give back.
   struct Reclaim {
     Pool pool;
     Bytes needed;  // To be free, or to be so soon.
@@ -48,10 +48,10 @@ class Quotas {
   // One for each subject.
   void SetQuotas(const std::vector<Quota>& quotas);
   bool has_quotas() const { return !by_user_.empty() || !by_group_.empty() || default_; }
-  // What has to be reclaimed for `needed` more of the owner. nullopt: the quotas never permit it.
+  // Reclaims that make room for `needed` more of the owner. nullopt: the quotas never permit it.
   absl::optional<std::vector<Reclaim>> WithinQuotas(const Owner& owner, Pool pool,
                                                     Bytes needed) const;
-  // What is to shrink, because a quota was set below it.
+  // Reclaims from jobs that are over a quota, because it was set below their use.
   std::vector<Reclaim> OverQuota() const;
   // OK: the quotas permit a share of that many slots.
   absl::Status CheckQuota(const Share& share, uint64_t slots) const;
@@ -61,7 +61,7 @@ class Quotas {
   std::vector<QuotaUse> QuotaUses(const absl::optional<Owner>& owner) const;
   static bool IsUnder(const Bound& bound, const Owner& owner);
   std::vector<Bound> BoundsOf(const Owner& owner) const;
-  // What the jobs under it have together, but for the share `except`.
+  // The bytes that the jobs under it have together, but for the share `except`.
   Bytes UsedOf(const Bound& bound, Tier tier, Counting counting,
                const Share* except = nullptr) const;
   // The most slots that the share can have beside the others under its quotas.
@@ -76,10 +76,10 @@ class Quotas {
 
  private:
   static Bytes Counted(const JobShares& job, Tier tier, Counting counting);
-  // What the job keeps without sessions, at all tiers.
+  // The bytes that the job keeps without sessions, at all tiers.
   static Bytes Kept(const JobShares& job);
   static void Add(const JobShares& job, Counting counting, QuotaUse* use);
-  // Those of all quotas, that of kDefault for each user whom it concerns.
+  // The uses of all quotas, that of kDefault for each user whom it concerns.
   std::vector<QuotaUse> AllUses(Counting counting) const;
   Bound BoundOf(const QuotaUse& use) const;
   QuotaUse UseOf(const Bound& bound) const;

@@ -55,7 +55,7 @@ class Share {
   // which no other job gets, and `limit`.
   bool is_elastic() const { return guaranteed_ > 0; }
   bool by_slot() const { return by_slot_; }
-  // What the pool is charged: whole chunks, with slots that are to be given back.
+  // The pool is charged for whole chunks, with slots that are to be given back.
   Bytes bytes() const { return bytes_; }
   // The slots that the job should have. It has fewer where a segment could not be made.
   uint32_t target() const { return target_; }
@@ -161,7 +161,7 @@ class Share {
   std::map<uint32_t, std::vector<SessionId>> leaving_;
   std::set<uint32_t> dropping_;  // Segments that are being dropped.
   uint32_t replacing_ = kNoSegment;
-  std::set<uint32_t> replaced_;  // Those of dropping_ whose copies are segments now.
+  std::set<uint32_t> replaced_;  // Segments of dropping_ whose copies are segments now.
 };
 
 }  // namespace memtide

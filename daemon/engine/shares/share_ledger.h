@@ -2,8 +2,8 @@
 //
 // With its parts, SharePools, Quotas, ElasticShares and Balloons, it alone changes shares
 // (share.h). used + reserved + balloon + scrubbing + free = capacity holds for each pool after each
-// call. What the engine must do for a change, such as to tell sessions their new budgets, it
-// returns as values. What it must know of chunks and calls, it gets as values.
+// call. Its calls return a Change, on which the engine acts, such as by sending sessions new
+// budgets. Facts about chunks and calls reach it as values, too.
 //
 // A node has a pool for each of its devices, one of host memory and one of SSD. A job has its
 // device share on one device: the one that it names, or the one with most free memory.
@@ -12,10 +12,10 @@
 // no size was requested, holds all free memory until other jobs need it. Its guaranteed share (in
 // host memory a quarter of what is not guaranteed to others, and at least a dozen slots, which an
 // optimizer step needs) is never reclaimed. When the job would have to evict, the share grows: from
-// free memory, or, up to the fair share of the pool, from jobs that are above theirs. Those first
-// give slots that they never used, jobs without sessions give all but their guaranteed share, and
-// then victims leave their slots as for the balloon (memory/balloon.cc). Jobs that need memory thus
-// have halves, thirds and so on of a pool, and one job alone has all of it.
+// free memory, or, up to the fair share of the pool, from jobs that are above theirs. Such jobs
+// first give slots that they never used, jobs without sessions give all but their guaranteed share,
+// and then victims leave their slots as for the balloon (memory/balloon.cc). Jobs that need memory
+// thus have halves, thirds and so on of a pool, and one job alone has all of it.
 //
 // Leases are not ended for a reclaim, and a share never falls below its leases and its waiting
 // calls: no accepted call is refused for it. On SSD, the home of chunks, only slots that were never
@@ -78,9 +78,9 @@ class ShareLedger {
   // The memory without which the job cannot begin. Zero: the node has no such pool, or no size is
   // asked of a share that is not elastic.
   Bytes NeededToOpen(const OpenCall& open, Tier tier) const;
-  // What a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a pool has too
-  // little, the job would have too many regions, or a quota forbids it. REQUIRES: CheckDevice() is
-  // OK.
+  // The memory that a new job requests of all pools, whole or not at all. RESOURCE_EXHAUSTED: a
+  // pool has too little, the job would have too many regions, or a quota forbids it. REQUIRES:
+  // CheckDevice() is OK.
   absl::StatusOr<std::unique_ptr<JobShares>> Lend(JobId job, const Owner& owner,
                                                   const OpenCall& open, MemoryKind device_memory);
   // A share of host memory alone, for what sessions of a user have in common. It is empty, grows by

@@ -82,7 +82,7 @@ class SharePools {
     Bytes reclaimed;                     // Taken from the share for other jobs.
   };
   using Changes = std::vector<Change>;
-  // What OpenCalls that wait for memory request of one pool.
+  // Opens sums the requests of one pool by OpenCalls that wait for memory.
   struct Opens {
     bool any = false;
     uint64_t elastic = 0;  // How many of them request an elastic share.

@@ -36,7 +36,7 @@ absl::optional<SharePools::Change> ShareLedger::SegmentFailed(const JobShares& j
   }
   slots.Cap();
   if (share.by_slot() && share.is_elastic()) {
-    // What exists beyond the pool's size is on its way back.
+    // Slots beyond the pool's size are on their way back.
     share.limit_ = share.target_ = slots.size();
     share.guaranteed_ = std::min(share.guaranteed_, share.limit_);
   } else if (share.is_elastic()) {

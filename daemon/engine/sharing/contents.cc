@@ -1,5 +1,5 @@
 // Common contents: bytes that chunks of several sessions of one user hold, in one place of host
-// memory (tables/common_contents.h). What duplicates of one job hold is in duplicates.cc.
+// memory (tables/common_contents.h). Contents of one job's duplicates are in duplicates.cc.
 //
 // Each session keeps chunks of its own, so that fetches, steps and predictions concern one job
 // each: such a chunk only has its copy elsewhere, as a reader of the content. The memory is that of

@@ -1,9 +1,9 @@
 // Duplicates: new chunks with the content of others, of which no byte moves before one is written.
 //
-// What such a chunk holds becomes a content of its own job (Job::duplicated): its slot of host
-// memory is the content's from then on, and the chunk and its duplicates are readers, as chunks are
-// of what sessions have in common (sharing/contents.cc). So each has its leases, moves to the
-// device and is freed by itself, and a session that writes one gets a copy first.
+// The bytes of a duplicated chunk become a content of its own job (Job::duplicated): its slot of
+// host memory is the content's from then on, and the chunk and its duplicates are readers, as
+// chunks of several sessions are of a common content (sharing/contents.cc). So each has its leases,
+// moves to the device and is freed by itself, and a session that writes one gets a copy first.
 //
 // A content never leaves host memory. Where other chunks do, its slot is claimed, as slots are for
 // activations, so that calls that were accepted keep the room that they need. A reader has no home.
@@ -187,7 +187,7 @@ void Sharing::Duplicate(Session& session, const DuplicateCall& event,
   core_.Emit(std::move(reply));
 }
 
-// What the chunk holds in host memory becomes a content, which it reads from now on. Its home is
+// The chunk's copy in host memory becomes a content, which the chunk reads from now on. Its home is
 // free. The copy at the device stays.
 void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
   residency_.UnlinkShadow(index);

@@ -86,8 +86,8 @@ void Sharing::On(const OfferCall& event) {
   GoOn(offer);
 }
 
-// What was never written has no bytes to share, and what a step writes will not stay, unless others
-// make the same step.
+// A chunk that was never written has no bytes to share, and one that a step writes will not keep
+// its bytes, unless others make the same step.
 bool IsOfferable(const Chunk& chunk) {
   const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
   return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());

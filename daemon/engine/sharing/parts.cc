@@ -228,8 +228,8 @@ void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
   }
 }
 
-// A commit has exchanged what the two entries hold. If `from` held the result of a part, ranks that
-// are late find it in `to`. What has been written since is no result.
+// A commit has exchanged the contents of the two entries. If `from` held the result of a part,
+// ranks that are late find it in `to`. A content that was written since is no result.
 void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
   SharedParts& parts = core_.chunks[to].job->parts;
   parts.ForgetWriter(to);

@@ -167,8 +167,8 @@ void Sharing::OfferAlike(const Session& session, const Digest& digest) {
   }
 }
 
-// What the device has is the content that the chunk is about to read instead of its own, so that
-// the copy stays there. REQUIRES: neither is pinned.
+// The chunk's copy at the device stays, as the copy of `reader`, whose content the chunk is about
+// to read instead of its own. REQUIRES: neither is pinned.
 void Sharing::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
   Chunk& from = core_.chunks[index];
   Chunk& to = core_.chunks[reader];

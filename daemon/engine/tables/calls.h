@@ -38,7 +38,7 @@ struct Offer {
   struct Item {
     uint32_t number = 0;  // In the call.
     ChunkId id;
-    Version version;               // What a step part reads has it.
+    Version version;               // The step part reads this version.
     ChunkIndex reader = kNoChunk;  // Reads the content until the chunk itself does.
     bool is_copied = false;        // The part makes the content. Otherwise it compares with it.
   };
@@ -67,8 +67,8 @@ struct Offer {
 inline constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
 inline bool IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 
-// What happens when all chunks of a Waiter are at its tier: its session gets leases, or a step part
-// is computed.
+// A Waiter ends when all its chunks are at its tier: its session gets leases, or a step part is
+// computed.
 struct GrantLeases {};
 struct RunStep {
   std::shared_ptr<const optimizer::Work> work;
@@ -113,7 +113,7 @@ struct Waiter {
   Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
 };
 
-// What a try to admit a Waiter found. kTorn: the content of a chunk that it reads is lost.
+// The result of a try to admit a Waiter. kTorn: the content of a chunk that it reads is lost.
 enum class Admission : uint8_t { kAdmitted, kNoRoom, kConflict, kTorn };
 struct Verdict {
   Admission admission = Admission::kAdmitted;

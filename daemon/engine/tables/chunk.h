@@ -164,8 +164,8 @@ struct Chunk {
   Tier home = Tier::kSsd;
   // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
   Count::Token claim;
-  // What the chunk holds is common to sessions of the user, and is not written. It counts as its
-  // reader, and, as long as the chunk is live, in Job::common.
+  // The chunk reads this content, which is not written. It counts as its reader, and, as long as it
+  // is live, in Job::common.
   CommonContent* common = nullptr;
   Count::Token of_readers, of_common;
   // The engine offers the chunk again whenever it was written (sharing/repeated_offers.cc).

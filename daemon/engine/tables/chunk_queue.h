@@ -52,7 +52,7 @@ class ChunkQueue {
   }
 
  private:
-  std::vector<ChunkIndex> indices_;  // Those before next_ have been taken.
+  std::vector<ChunkIndex> indices_;  // Indices before next_ have been taken.
   size_t next_ = 0;
   std::vector<bool> contains_;  // By index.
 };

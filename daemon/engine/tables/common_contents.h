@@ -9,8 +9,8 @@
 // A digest only says what may be equal: bytes are compared before they become one. Digests are
 // computed with a secret that no client knows, and each user has CommonContents of its own.
 //
-// What chunks of one job hold in common after they were duplicated are CommonContents of that job
-// alone, in slots of its own, without digests that mean anything.
+// Contents of one job's duplicates are CommonContents of that job alone, in slots of its own,
+// without digests that mean anything.
 //
 // Ownership: it owns the slots of the contents, which point into the pool of the job that has the
 // memory. A CommonContent& stays valid until it is removed.

@@ -38,7 +38,7 @@ namespace memtide {
 struct Job;
 struct Waiter;
 
-// What the sessions of one user have together.
+// A User counts the sessions of one user, and their calls.
 struct User {
   uint32_t sessions = 0;
   // Their calls that wait for chunks, and the chunks that these name.
@@ -48,7 +48,7 @@ struct User {
 struct Session {
   SessionId id;
   uint32_t uid = 0;
-  std::vector<uint32_t> groups;  // Those of its process, by number.
+  std::vector<uint32_t> groups;  // The process's groups, by number.
   User* user = nullptr;          // Lives as long as a session of it.
   int32_t pid = 0;
   Job* job = nullptr;    // nullptr: none open (yet).

@@ -2,9 +2,9 @@
 // results of. Engine-internal.
 //
 // Ranks whose gradients are equal want the same parts. The first one that asks for a part makes it,
-// the others wait for it, and then their ids name its results. What a part computes is compared as
-// a whole: the work, and for each chunk that is read either its content, where ranks share it, or
-// the digest of its bytes.
+// the others wait for it, and then their ids name its results. A part is compared as a whole: the
+// work, and for each chunk that is read either its content, where ranks share it, or the digest of
+// its bytes.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SHARED_PARTS_H_
@@ -25,7 +25,7 @@
 
 namespace memtide {
 
-// What one chunk that is read holds: a shared entry, by its own id, and its version; or a digest.
+// The content of a chunk that is read: a shared entry, by its own id, and its version; or a digest.
 using ReadContent = std::pair<Digest, std::pair<ChunkId, Version>>;
 
 struct PartKey {

@@ -28,7 +28,7 @@ namespace memtide {
 
 struct Job;
 
-// What stands in the WorkList of one job.
+// ListedWork is the work for one job in the WorkList.
 class ListedWork {
  public:
   // `job` owns this object.

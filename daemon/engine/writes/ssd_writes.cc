@@ -48,7 +48,7 @@ DailyBudget SsdWrites::BudgetOf(uint32_t uid) const {
 
 void SsdWrites::SetQuotas(const std::vector<Quota>& quotas) {
   MEMTIDE_CHECK(listed_.empty());
-  // What was written before, under other budgets or none, counts as all that they permit.
+  // Writes before, under other budgets or none, count as all that the new ones permit.
   const auto start =
       started_.has_value() || were_used_ ? TokenBucket::Start::kEmpty : TokenBucket::Start::kFull;
   by_user_.clear();

@@ -5,7 +5,7 @@
 // touches have tokens for it. Else its chunk waits in the queue of its user. Users have turns by
 // bytes: who has been served least is next, and a write that waits for a drive holds up those of
 // all users, so that small ones do not pass it for ever, as one that waits for a group's budget
-// holds up those of the group. What waits for its own user's budget holds up no other user.
+// holds up those of the group. A write that waits for its own user's budget holds up no other user.
 //
 // Thread safety: thread-compatible. Time is that of the engine.
 #ifndef MEMTIDE_DAEMON_ENGINE_WRITES_SSD_WRITES_H_
@@ -35,7 +35,7 @@ struct SsdWrite {
   JobId job;
   uint32_t uid = 0;
   std::vector<Bytes> parts;           // By drive.
-  std::vector<uint32_t> groups = {};  // Those of the user that have a budget.
+  std::vector<uint32_t> groups = {};  // The user's groups that have a budget.
 };
 
 class SsdWrites {
@@ -46,7 +46,7 @@ class SsdWrites {
   // The budgets by quota, in place of those before, for what is written from now on. A user whom no
   // quota gives one has that of the constructor. REQUIRES: no chunk waits.
   void SetQuotas(const std::vector<Quota>& quotas);
-  // Those of these groups that have a budget.
+  // The groups among these that have a budget.
   std::vector<uint32_t> WithBudget(const std::vector<uint32_t>& groups) const;
 
   // True: the budgets have the write, and it must begin. False: the chunk waits until Serve()
@@ -69,12 +69,12 @@ class SsdWrites {
   uint32_t WaitingOf(JobId job) const;
   // The drive whose budget the next write waits for.
   absl::optional<uint32_t> AwaitedDrive() const { return awaited_drive_; }
-  // That which the user's next write waits for. REQUIRES: one waits.
+  // The budget that the user's next write waits for. REQUIRES: one waits.
   DailyBudget AwaitedBudget(Instant now, uint32_t uid);
 
   std::vector<DriveWrites> DriveUse(Instant now);
   std::vector<UserWrites> UserUse(Instant now);
-  // What was written under the quota in the last 24 hours; of a group without a budget, nothing.
+  // The bytes written under the quota in the last 24 hours; of a group without a budget, none.
   Bytes LastDayOf(Instant now, const QuotaUse& use);
   // By drive.
   std::vector<std::vector<PastWrites>> Past(Instant now);
@@ -122,7 +122,7 @@ class SsdWrites {
   std::map<uint32_t, Quota> by_user_;
   absl::optional<Quota> default_;
   std::map<uint32_t, Group> groups_;   // By number, of groups with a budget.
-  std::set<uint32_t> awaited_groups_;  // Those whose budget some user's next write waits for.
+  std::set<uint32_t> awaited_groups_;  // Some user's next write waits for their budgets.
   bool were_used_ = false;             // Some drive.
   std::map<uint32_t, User> users_;
   std::map<ChunkIndex, Listed> listed_;

@@ -1,5 +1,5 @@
 // BestOfAll: the best of all plans that keep, move or recompute each block as a whole, by trying
-// them. What the search for plans is measured and tested against.
+// them. The search for plans is measured and tested against it.
 #ifndef MEMTIDE_DAEMON_REPLAY_ACTIVATIONS_BEST_OF_ALL_H_
 #define MEMTIDE_DAEMON_REPLAY_ACTIVATIONS_BEST_OF_ALL_H_
 

@@ -2,7 +2,7 @@
 //
 // Kept bytes count from the moment that saves them to the last one that unpacks them. Recomputed
 // ones count from the moment that needs them first, as the block runs forward again there. Moved
-// ones count nothing: they are in chunks. What the budget leaves beside the peak is the chunks'.
+// ones count nothing: they are in chunks. Chunks get the budget less the peak of counted bytes.
 //
 // Thread safety: thread-compatible plain values; pure functions.
 #ifndef MEMTIDE_DAEMON_REPLAY_ACTIVATIONS_CANDIDATE_H_
@@ -47,7 +47,7 @@ bool IsAllowed(const ActivationModel& model, size_t block, const BlockChoice& ch
 // REQUIRES: choice.rest == Choice::kRecompute.
 uint32_t RecomputedFrom(const BlockCall& call, const BlockChoice& choice);
 
-// What an iteration takes to compute results again.
+// The time in which an iteration computes results again.
 Duration RecomputeTime(const Block& block, const BlockChoice& choice);
 Duration RecomputeTime(const ActivationModel& model, const Candidate& candidate);
 

@@ -30,7 +30,7 @@ std::vector<Forced> ForcedPlans(const ActivationModel& model) {
   for (const auto& [name, candidate] : plans) {
     forced.push_back({name, candidate, absl::nullopt});
     Candidate& plan = forced.back().candidate;
-    // What is saved outside of blocks is moved where it does not fit. All kept stays all kept.
+    // Tensors saved outside of blocks are moved where they do not fit. All kept stays all kept.
     if (forced.size() == 1 || Divide(model, MostKept(model, plan)).has_value()) continue;
     plan.others = kMove;
   }

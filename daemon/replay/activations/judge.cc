@@ -14,8 +14,8 @@ namespace {
 // counts.
 constexpr size_t kReplayed = 4;
 
-// What the replay does not say: the division of the budget, which gives chunks no more slots than
-// they have use for.
+// The parts of a verdict that need no replay. The division of the budget gives chunks no more slots
+// than they have use for.
 absl::optional<Verdict> Divided(const ActivationModel& model, const Candidate& candidate,
                                 const AccessSequence& sequence) {
   Verdict verdict;

@@ -12,14 +12,14 @@ namespace memtide {
 
 namespace {
 
-// What a block's forward pass gives again, and its time.
+// The bytes that a block's forward pass makes again, and its time.
 struct Again {
   double bytes = 0, seconds = 0;
 };
 
 struct MicroBatch {
   uint32_t forward_end = 0, backward_end = 0;  // Moments: the last pack, and the last unpack.
-  double bytes = 0;                            // That are saved when forward ends.
+  double bytes = 0;                            // Bytes that are saved when forward ends.
   std::vector<Again> again;                    // The cheapest byte first.
 };
 

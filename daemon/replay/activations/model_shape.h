@@ -17,8 +17,8 @@
 
 namespace memtide {
 
-// What is one moment of a forward pass, and one of its backward pass. Times and bytes are those of
-// one micro-batch.
+// A part of a block is one moment of a forward pass, and one of its backward pass. Times and bytes
+// are those of one micro-batch.
 struct PartShape {
   uint64_t parameters = 0;
   uint64_t trained = 0;  // At most `parameters`: the others are frozen.
@@ -32,7 +32,7 @@ struct PartShape {
 struct BlockShape {
   std::string name;
   std::vector<PartShape> parts;
-  // A plan may let it be computed again. What other blocks save is saved outside of blocks.
+  // A plan may let it be computed again. Other blocks' tensors count as saved outside of blocks.
   bool recomputable = true;
 };
 

@@ -1,9 +1,9 @@
-// Optimum: the best of all plans, with every treatment of every part of every block. What the
-// search for plans is measured and tested against.
+// Optimum: the best of all plans, with every treatment of every part of every block. The search for
+// plans is measured and tested against it.
 //
 // All plans that fit are sorted by the time that they compute, and judged in this order until no
-// plan that is left could be faster: an iteration takes its computing at least. That leaves out no
-// plan that could be the best. Plans are judged by the engine's replay, or by the quick Timeline,
+// plan that is left could be faster: an iteration takes its computing at least. So no plan that
+// could be the best is left out. Plans are judged by the engine's replay, or by the quick Timeline,
 // which takes a hundredth of its time; the search can be judged by either, too.
 //
 // Thread safety: thread-safe. Deterministic.
@@ -40,8 +40,8 @@ struct BestPlan {
 // `time_of`.
 absl::StatusOr<BestPlan> BestOfAllPlans(const ActivationModel& model, const TimeOfPlan& time_of);
 
-// What the search finds if `time_of` judges in place of the replay, at most `most` plans beside the
-// forced ones.
+// The plan that the search finds if `time_of` judges in place of the replay, at most `most` plans
+// beside the forced ones.
 absl::StatusOr<BestPlan> BestRanked(const ActivationModel& model, const ReplayOptions& options,
                                     const TimeOfPlan& time_of, uint32_t most);
 

@@ -13,7 +13,7 @@
 
 namespace memtide {
 
-// What is moved goes to host memory where there is a device, else to the SSD.
+// Moved tensors go to host memory where there is a device, else to the SSD.
 v1::ActivationPlan ToProto(const ActivationModel& model, const Found& found, bool has_device);
 
 // protobuf's JSON, with the names of activations.proto.

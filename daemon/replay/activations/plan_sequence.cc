@@ -146,7 +146,7 @@ class Builder {
   }
 
   void Recompute(const RunAgain& again, size_t needed_at, std::vector<PlayedMoment>* moments) {
-    // What the block starts from is read first.
+    // The moved input of the block is read first.
     std::vector<ChunkEvent> start = std::exchange(before_[needed_at], {});
     Duration measured{0};
     for (uint32_t i = again.call->forward_begin; i <= again.call->forward_end; ++i) {

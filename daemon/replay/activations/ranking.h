@@ -33,14 +33,14 @@ class Ranking {
   absl::optional<Candidate> Next();
   // Adds a candidate to those that Next() returns, if the budget allows it.
   void Propose(const Candidate& candidate) { Add(candidate, absl::nullopt, 1); }
-  // What the replay says of a candidate; it is not proposed any more.
+  // Notes the judged time of a candidate, which is not proposed any more.
   void Judged(const Candidate& candidate, Duration elapsed);
 
  private:
   struct Entry {
     Candidate candidate;
     absl::optional<Pattern> pattern;  // If the candidate is one.
-    double estimate = 0;              // What Timeline says, in seconds.
+    double estimate = 0;              // By Timeline, in seconds.
     bool is_done = false;             // It was proposed or judged.
   };
 

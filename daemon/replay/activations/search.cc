@@ -79,7 +79,7 @@ class Searcher {
     Candidate candidate = ForcedTo(model_, choice);
     MEMTIDE_RETURN_IF_ERROR(Try(candidate).status());
     if (found_.verdict.has_value() || choice == Choice::kKeep) return absl::OkStatus();
-    // What is saved outside of blocks is moved where it does not fit.
+    // Tensors saved outside of blocks are moved where they do not fit.
     candidate.others = Choice::kMove;
     return Try(candidate).status();
   }

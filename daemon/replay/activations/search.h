@@ -34,7 +34,7 @@ struct SearchOptions {
   // True: nothing is replayed. The plan is the one that Timeline says is best, and so are its
   // times: those of a system that knows all transfers ahead. `most_replays` plans are looked at.
   bool foreseen = false;
-  // What all blocks do that can, without a search.
+  // The choice for all blocks that allow it, without a search.
   absl::optional<Choice> forced;
 };
 

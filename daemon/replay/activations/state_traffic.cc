@@ -54,7 +54,7 @@ std::vector<Step> Steps(const AccessSequence& iteration, size_t begin, size_t en
   for (size_t i = steps.size(); i-- > 0;) {
     Step& step = steps[i];
     if (step.is_commit) {
-      // What uses the chunk next uses the shadow chunk's content; the chunk's own ends.
+      // The chunk's next use is one of the shadow chunk's content; the chunk's own ends.
       later[ShadowOf(iteration, step.chunk)] = std::exchange(later[step.chunk], kNever);
     } else {
       step.next = std::exchange(later[step.chunk], static_cast<uint32_t>(i));

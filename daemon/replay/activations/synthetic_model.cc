@@ -124,7 +124,7 @@ class Maker {
     }
   }
 
-  // What a part saves in this moment; its unpacked moments are not known yet.
+  // Adds the bytes that a part saves in this moment; their unpacked moments are not known yet.
   std::vector<v1::SavedBytes*> Save(const PartShape& part, v1::ActivationBlock* block,
                                     uint32_t micro_batch) {
     std::vector<v1::SavedBytes*> all;

@@ -155,7 +155,7 @@ double Timeline::Play(const Flow& flow, const Boundary& boundary) {
   const double in_cost = 1 / boundary.in_bytes_a_second;
   const double out_cost = 1 / boundary.out_bytes_a_second;
   // Two rounds: the first one ends as the second one begins.
-  // What was so at the beginning, and after each moment.
+  // The values at the beginning, and after each moment.
   std::vector<double> ends{0}, in_sums{0}, outs{0}, out_sums{0};
   for (std::vector<double>* const each : {&ends, &in_sums, &outs, &out_sums}) {
     each->reserve(2 * moments + 1);

@@ -4,7 +4,7 @@
 // away what leaves; where there is a disk, it is a fourth. Parts of the optimizer's step are
 // computed one after another beside the other moments, and the iteration ends when all are. A
 // moment begins when the one before it has ended, what it reads is there, and what leaves does not
-// fill the slots set aside for transfers. What is read for a moment cannot come earlier than those
+// fill the slots set aside for transfers. Bytes read for a moment cannot come earlier than those
 // slots allow. States move as in StateTraffic, with the other slots.
 //
 // Thread safety: thread-compatible. Deterministic.
@@ -28,10 +28,10 @@ namespace memtide {
 struct TransferSlots {
   double aside = 0, read_ahead = 0, waiting = 0;
 };
-// Those of the engine. Among 72 settings, one near to these chose the fastest patterns for four
+// The engine's slots. Among 72 settings, one near to these chose the fastest patterns for four
 // shapes, three budgets and two links: 0.9% slower than the best in the mean.
 inline constexpr TransferSlots kEngineSlots{0.125, 0.5, 0.3};
-// Those of a system that knows all transfers ahead: any slot may hold what is on its way.
+// The slots of a system that knows all transfers ahead: any may hold bytes on their way.
 inline constexpr TransferSlots kForeseenSlots{0.0625, 1, 1};
 
 class Timeline {
