@@ -84,6 +84,10 @@ struct Core {
     effects->emplace_back(std::move(effect));
   }
   void Answer(CallId call, absl::Status status = absl::OkStatus());
+  template <typename Value>
+  void AnswerWith(CallId call, Value value) {
+    Emit(Reply{call, absl::OkStatus(), std::move(value)});
+  }
   // Answers with an error and counts it in calls_refused.
   void Refuse(CallId call, absl::Status status);
   // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.

@@ -258,9 +258,9 @@ void Calls::FailNaming(ChunkIndex index, bool only_readers, const absl::Status& 
 }
 
 void Calls::On(const TierShrunk& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found == core_.jobs.end()) return;
-  Job& job = *found->second;
+  Job* const found = core_.FindJob(signal.job);
+  if (found == nullptr) return;
+  Job& job = *found;
   const Tier tier = signal.tier;
   // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
   // fit.

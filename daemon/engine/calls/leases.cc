@@ -114,10 +114,7 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
                                                  : core_.counters.stalled_on_room;
     stalled += core_.now - waiter.started;
   }
-  Reply reply;
-  reply.call = waiter.call;
-  reply.value = std::move(granted);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(waiter.call, std::move(granted));
   Leave(waiter);
 }
 

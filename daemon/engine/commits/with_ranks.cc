@@ -248,8 +248,7 @@ void Commits::LeaveRanks(Session& session) {
 }
 
 void Commits::On(const CommitsPossible& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found != core_.jobs.end()) TryCommitTogether(*found->second);
+  if (Job* const job = core_.FindJob(signal.job)) TryCommitTogether(*job);
 }
 
 }  // namespace memtide

@@ -186,10 +186,7 @@ void Inspection::On(const InspectCall& event) {
     }
   }
   ListChunks(event, &seen);
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(seen);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(event.call, std::move(seen));
 }
 
 }  // namespace memtide

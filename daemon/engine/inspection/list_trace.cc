@@ -44,10 +44,7 @@ void Inspection::On(const TraceCall& event) {
         {member, core_.IdOf(index), chunk.kind, MomentsUntilUse(core_.chunks, chunk)});
   }
   job.trace.AddTo(&traced);
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(traced);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(event.call, std::move(traced));
 }
 
 }  // namespace memtide

@@ -305,10 +305,7 @@ void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
       core_.Emit(SendRegion{event.session, RegionId(segment)});
     }
   }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(open);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(event.call, std::move(open));
   if (work.slots().size() < job.AnnouncedSlots()) {
     memory_.SendBudget(event.session, work.slots().size(), work.most_slots());
   }
@@ -372,8 +369,7 @@ void Jobs::EndJob(Job& job) {
 }
 
 void Jobs::On(const EndJobCall& event) {
-  const auto found = core_.jobs.find(event.job);
-  Job* const job = found == core_.jobs.end() ? nullptr : found->second.get();
+  Job* const job = core_.FindJob(event.job);
   // The hidden job of common contents ends with those that use it.
   if (job == nullptr || job->state() == JobState::kEnding || job->contents != nullptr ||
       event.viewer.value_or(job->uid) != job->uid) {
@@ -398,22 +394,20 @@ void Jobs::On(const EndJobCall& event) {
 }
 
 void Jobs::On(const JobMade& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found != core_.jobs.end()) FinishOpening(*found->second);
+  if (Job* const job = core_.FindJob(signal.job)) FinishOpening(*job);
 }
 
 void Jobs::On(const RegionsReplaced&) { OpenWaiting(); }
 
 void Jobs::On(const WrittenUnseen& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found == core_.jobs.end()) return;
-  for (const SessionId id : std::vector<SessionId>(found->second->sessions)) {
+  const Job* const job = core_.FindJob(signal.job);
+  if (job == nullptr) return;
+  for (const SessionId id : std::vector<SessionId>(job->sessions)) {
     core_.Emit(CloseSession{id, signal.why});
     EndSession(*core_.sessions.Find(id), signal.why, Ending::kAbrupt);
   }
   // A job with a time to live goes on without sessions.
-  const auto lingers = core_.jobs.find(signal.job);
-  if (lingers != core_.jobs.end()) residency_.DropUnannounced(*lingers->second);
+  if (Job* const lingers = core_.FindJob(signal.job)) residency_.DropUnannounced(*lingers);
 }
 
 }  // namespace memtide

@@ -161,10 +161,8 @@ void Memory::EndResize(Job& job, const absl::Status& status) {
   const CallId call = job.resize->call;
   job.resize.reset();
   if (!status.ok()) return core_.Refuse(call, status);
-  Reply reply;
-  reply.call = call;
-  reply.value = ResizeReply{job.share(Tier::kDevice).slots().size(), job.AnnouncedLeaseBudget()};
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(
+      call, ResizeReply{job.share(Tier::kDevice).slots().size(), job.AnnouncedLeaseBudget()});
 }
 
 // The share keeps its new size: only the call that waits for it ends.

@@ -25,9 +25,9 @@ ShareLedger::Demands Memory::DemandsOf(Tier tier) const {
 }
 
 void Memory::Apply(const ShareLedger::Change& change) {
-  const auto found = core_.jobs.find(change.job);
-  MEMTIDE_CHECK(found != core_.jobs.end());
-  Job& job = *found->second;
+  Job* const found = core_.FindJob(change.job);
+  MEMTIDE_CHECK(found != nullptr);
+  Job& job = *found;
   Bytes& reclaimed = change.tier == Tier::kSsd    ? core_.counters.ssd_reclaimed
                      : change.tier == Tier::kHost ? core_.counters.host_reclaimed
                                                   : core_.counters.device_reclaimed;

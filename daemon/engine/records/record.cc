@@ -152,9 +152,8 @@ void Records::On(const Restore& event) {
   }
   for (const Snapshot& snapshot : event.snapshots) {
     KeepNumbersOf(snapshot.job);
-    const auto restored = core_.jobs.find(snapshot.job.job);
-    if (restored != core_.jobs.end()) {
-      AdoptSnapshot(*restored->second, snapshot);
+    if (Job* const restored = core_.FindJob(snapshot.job.job)) {
+      AdoptSnapshot(*restored, snapshot);
     } else {
       RestoreFrom(snapshot);
     }

@@ -140,9 +140,9 @@ void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
 }
 
 void Records::On(const SnapshotSaved& event) {
-  const auto found = core_.jobs.find(event.job);
-  if (found == core_.jobs.end()) return;
-  Job& job = *found->second;
+  Job* const found = core_.FindJob(event.job);
+  if (found == nullptr) return;
+  Job& job = *found;
   JobSnapshots& snapshots = job.snapshots;
   if (!snapshots.saving.has_value()) return;  // The job ends.
   std::vector<SlotNumber>& slots = snapshots.saving->slots;
@@ -289,13 +289,11 @@ void Records::RestoreFrom(const Snapshot& snapshot) {
 }
 
 void Records::On(const ChunkFreed& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found != core_.jobs.end()) LeaveSnapshot(*found->second, signal.chunk);
+  if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, signal.chunk);
 }
 
 void Records::On(const WritesFail& signal) {
-  const auto found = core_.jobs.find(signal.job);
-  if (found != core_.jobs.end()) RefuseCommits(*found->second, signal.why);
+  if (Job* const job = core_.FindJob(signal.job)) RefuseCommits(*job, signal.why);
 }
 
 }  // namespace memtide

@@ -79,10 +79,7 @@ void Requests::On(const DescribeCall& event) {
     described.chunks.push_back(InfoOf(core_, (*indices)[i]));
     described.chunks.back().chunk = event.chunks[i];
   }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(described);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(event.call, std::move(described));
 }
 
 }  // namespace memtide

@@ -117,10 +117,7 @@ void Requests::On(const StepDone& event) {
   if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
   if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
-  Reply reply;
-  reply.call = step.call;
-  reply.value = StepReply{event.non_finite_gradients};
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(step.call, StepReply{event.non_finite_gradients});
 }
 
 void Requests::On(const EndPartCall& event) {

@@ -187,9 +187,9 @@ void Sharing::ExchangeNames(Job& job, const CommitCall& event, size_t nth, Chunk
 
 void Sharing::On(const ContentEnded& signal) {
   offers_due_ = true;  // One of them may wait for the content, or for its slot.
-  const auto job = core_.jobs.find(signal.job);
-  if (job != core_.jobs.end() && job->second->contents != nullptr) {
-    MaybeEndHiddenJob(*job->second->contents);
+  Job* const job = core_.FindJob(signal.job);
+  if (job != nullptr && job->contents != nullptr) {
+    MaybeEndHiddenJob(*job->contents);
   }
 }
 

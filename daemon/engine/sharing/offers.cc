@@ -58,10 +58,7 @@ void Sharing::On(const OfferCall& event) {
   if (!status.ok()) return core_.Refuse(event.call, status);
   if (event.repeats) {
     RepeatOffer(*session, *indices);
-    Reply reply;
-    reply.call = event.call;
-    reply.value = OfferReply();
-    return core_.Emit(std::move(reply));
+    return core_.AnswerWith(event.call, OfferReply());
   }
   auto offer = std::make_shared<Offer>();
   offer->call = event.call;

@@ -246,9 +246,9 @@ void Sharing::On(const PartFailed& signal) {
     DropReaders(*signal.offer);
     if (signal.offer->repeats) EndOwnOffer(signal.owner);
   }
-  const auto job = core_.jobs.find(signal.job);
-  if (job == core_.jobs.end()) return;
-  for (StepCall& call : PartEnded(*job->second, signal.owner, signal.part, /*computed=*/false)) {
+  Job* const job = core_.FindJob(signal.job);
+  if (job == nullptr) return;
+  for (StepCall& call : PartEnded(*job, signal.owner, signal.part, /*computed=*/false)) {
     core_.work.Send(StepAgain{std::move(call)});
   }
 }

@@ -4,7 +4,7 @@
 // bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`
 // or `discarded`. A chunk owns a slot where it has a copy or is getting one, and at its home tier:
 // always if that is the job's lowest tier, and from its first copy there on, as long as it has
-// content, if it claims a slot of host memory above it. The copy of a common content (common/) is
+// content, if it claims a slot of host memory above it. The copy of a common content (sharing/) is
 // in host memory, which is its home, in a slot that is none of the job's. At most one transfer of a
 // chunk is in flight. A chunk with pins keeps its copy at pin_tier.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_H_
