@@ -7,6 +7,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_CORE_H_
 #define MEMTIDE_DAEMON_ENGINE_CORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -72,6 +73,8 @@ struct Core {
   uint32_t next_segment = 1;
   uint64_t insertions = 0;  // Copies that were made at the device and in host memory.
 
+  // The deadline of a call that is made again: what is left of that which it had.
+  Duration LeftUntil(Instant deadline) const { return std::max(deadline - now, Duration(1)); }
   // nullptr: the job has ended.
   Job* FindJob(JobId id) const {
     const auto found = jobs.find(id);

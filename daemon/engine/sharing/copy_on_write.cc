@@ -128,6 +128,8 @@ void Sharing::Unshare(Session& session, const FetchCall& event,
   Job& job = *session.job;
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
+  unsharing->deadline =
+      core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline);
   unsharing->call.moments.clear();
   unsharing->call.releases.clear();
   absl::Status status;
@@ -206,7 +208,9 @@ void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) 
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }
-  core_.work.Send(FetchAgain{unsharing.call});
+  FetchCall again = unsharing.call;
+  again.deadline = core_.LeftUntil(unsharing.deadline);
+  core_.work.Send(FetchAgain{std::move(again)});
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 

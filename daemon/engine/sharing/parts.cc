@@ -215,6 +215,7 @@ std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t num
     if (computed && AreThere(core_, writes, results)) {
       AnswerMade(waiting.call, writes);
     } else {
+      waiting.call.deadline = core_.LeftUntil(waiting.deadline);
       again.push_back(std::move(waiting.call));  // The first of them makes the part.
     }
   }
