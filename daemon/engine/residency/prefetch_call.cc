@@ -1,4 +1,4 @@
-// PrefetchCall: a client names chunks that it will use. Predictions of the engine are in prefetch.cc.
+// PrefetchCall: a client names chunks that it will use. The engine predicts in prefetch.cc.
 #include <algorithm>
 #include <vector>
 

@@ -28,7 +28,7 @@ struct Job;
 // The new entries are not named before the part has ended.
 struct Unsharing {
   FetchCall call;
-  Instant deadline;  // Of the call, which is made again when the contents are copied.
+  Instant deadline;  // The call ends then; it is made again once the contents are copied.
   std::vector<ChunkId> ids;
   std::vector<ChunkIndex> shared, copies;
 };
