@@ -12,7 +12,8 @@ namespace memtide::client {
 
 // PlaceId is a bare uint32_t, so an array of one is an array of the other.
 static_assert(sizeof(PlaceId) == sizeof(uint32_t) && alignof(PlaceId) == alignof(uint32_t), "");
-inline absl::Span<const PlaceId> PlacesAt(const uint32_t* places, size_t count) {
+using Places = absl::Span<const PlaceId>;
+inline Places PlacesAt(const uint32_t* places, size_t count) {
   return {reinterpret_cast<const PlaceId*>(places), count};
 }
 

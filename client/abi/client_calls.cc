@@ -15,7 +15,6 @@
 
 namespace {
 
-using Places = absl::Span<const memtide::client::PlaceId>;
 using memtide::Access;
 using memtide::Bytes;
 using memtide::ChunkKind;
@@ -28,6 +27,7 @@ using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::Places;
 using memtide::client::PlacesAt;
 using memtide::client::ReadCommonFields;
 using memtide::client::Span;

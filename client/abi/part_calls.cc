@@ -1,6 +1,5 @@
 // Implements client/memtide.h: parts of optimizer steps that the program computes itself.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

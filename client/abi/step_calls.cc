@@ -1,7 +1,6 @@
 // Implements client/memtide.h: optimizer steps, commits, versions and chunk ids.
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +11,6 @@
 
 namespace {
 
-using Places = absl::Span<const memtide::client::PlaceId>;
 using memtide::ChunkId;
 using memtide::client::Client;
 using memtide::client::CopyText;
@@ -20,6 +18,7 @@ using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
 using memtide::client::PlaceId;
 using memtide::client::PlaceRange;
+using memtide::client::Places;
 using memtide::client::PlacesAt;
 using memtide::client::ReadCommonFields;
 using memtide::client::StepPart;

@@ -99,21 +99,21 @@ absl::Status LeaseClient::Commit(const CommitRequest& commit, absl::Span<const P
     if (!unwritten.empty() &&
         !std::equal(chunks.begin(), chunks.end(), unwritten.begin(), unwritten.end(),
                     [](ChunkId chunk, const ChunkVersion& each) { return chunk == each.chunk; })) {
-      return absl::AbortedError("another chunk than the one of this version is at a place");
+      return absl::AbortedError(
+          "other chunks are at these places than had the versions; read the versions again");
     }
     CountCall();
     const absl::Status status = session_->Commit(commit, chunks, shadow_chunks);
-    // ABORTED means that a chunk is leased. The lease may come from a page fault of this process
-    // after ReleaseIdle, so each attempt releases again.
     if (status.ok()) {
       const MutexLock lock(&mutex_);
       committed_ = commit.committed;
     }
     if (!absl::IsAborted(status) || Now() >= until) return status;
-    // No later try succeeds once a chunk was written.
+    // ABORTED: a chunk was written, and no later try succeeds, or one is leased. The lease may come
+    // from a page fault of this process after ReleaseIdle, so each attempt releases again.
     if (!unwritten.empty()) {
-      MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkVersion> now, Versions(places));
-      if (now != unwritten) return status;
+      const absl::StatusOr<std::vector<ChunkVersion>> now = Versions(places);
+      if (!now.ok() || *now != unwritten) return status;
     }
     // The lease may also be another session's, whose end is not signalled here, so the wait is
     // short.

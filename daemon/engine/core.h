@@ -73,6 +73,10 @@ struct Core {
   uint32_t next_segment = 1;
   uint64_t insertions = 0;  // Copies that were made at the device and in host memory.
 
+  // When a call ends that may wait so long; zero: the limit max_wait.
+  Instant DeadlineIn(Duration wait) const {
+    return now + (wait == Duration(0) ? options.limits.max_wait : wait);
+  }
   // The deadline of a call that is made again: what is left of that which it had.
   Duration LeftUntil(Instant deadline) const { return std::max(deadline - now, Duration(1)); }
   // nullptr: the job has ended.
@@ -107,12 +111,12 @@ struct Core {
     if (job.persistent) record_log.Mark(job.id);
   }
   void ScheduleChunk(ChunkIndex index) { work.AddChunk(index); }
-  // The tier's slot queue and the calls that wait to be admitted will be examined.
   // Slots of the job's home tier are free again, for which allocations may wait.
   void HomesFreed(Job& job) {
     ScheduleRoomCheck(job, job.home);
     if (!job.allocating.empty()) work.Send(AllocationsPossible{job.id});
   }
+  // The tier's slot queue and the calls that wait to be admitted will be examined.
   void ScheduleRoomCheck(Job& job, Tier tier) {
     if (job.share(tier).exists() && tier != Tier::kSsd) work.AddRoomCheck(job.listed_work, tier);
   }

@@ -17,23 +17,15 @@ struct Handles<Part, OneEvent,
                std::void_t<decltype(std::declval<Part&>().On(std::declval<const OneEvent&>()))>>
     : std::true_type {};
 
-// Hands an event to the part that handles events of its kind. It does not compile if there is none.
-template <typename OneEvent, typename Part, typename... Others>
-void HandOn(const OneEvent& event, Part& part, Others&... others) {
-  if constexpr (Handles<Part, OneEvent>::value) {
-    part.On(event);
-  } else {
-    HandOn(event, others...);
-  }
+// Hands an event or a signal to the one part that has a handler for it.
+template <typename OneEvent, typename... Parts>
+void HandOn(const OneEvent& event, Parts&... parts) {
+  static_assert((Handles<Parts, OneEvent>::value + ...) == 1);
+  const auto try_one = [&event](auto& part) {
+    if constexpr (Handles<std::decay_t<decltype(part)>, OneEvent>::value) part.On(event);
+  };
+  (try_one(parts), ...);
 }
-
-// The part that handles a signal.
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-template <typename... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 }  // namespace
 
@@ -46,6 +38,12 @@ void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effect
 
 void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
+template <typename OneEvent>
+void EngineParts::HandOnToParts(const OneEvent& event) {
+  HandOn(event, memory_, residency_, calls_, sharing_, requests_, records_, commits_, jobs_,
+         inspection_);
+}
+
 void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
   MEMTIDE_CHECK(now >= core_.now) << "time went back";
   core_.now = now;
@@ -53,7 +51,7 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   const size_t before = effects->size();
   ++core_.counters.events;
   // The handler answers what it can at once, and lists the rest for Settle().
-  Dispatch(event);
+  std::visit([this](const auto& one) { HandOnToParts(one); }, event);
   Settle();
   if (memory_.has_exposed()) memory_.ReplaceExposed();
   if (jobs_.has_drain_calls()) jobs_.AnswerDrained();
@@ -61,15 +59,6 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   if (!core_.record_log.empty()) records_.EmitRecord(before);
   core_.effects = nullptr;
   if (std::holds_alternative<Tick>(event)) audit_.Next();
-}
-
-void EngineParts::Dispatch(const Event& event) {
-  std::visit(
-      [this](const auto& one) {
-        HandOn(one, jobs_, requests_, commits_, records_, sharing_, calls_, residency_, memory_,
-               inspection_);
-      },
-      event);
 }
 
 void EngineParts::Settle() {
@@ -113,27 +102,7 @@ void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
 
 void EngineParts::HandOnSignals() {
   for (const Signal& signal : core_.work.TakeSignals()) {
-    std::visit(Overloaded{
-                   [this](const JobMade& s) { jobs_.On(s); },
-                   [this](const RegionsReplaced& s) { jobs_.On(s); },
-                   [this](const WrittenUnseen& s) { jobs_.On(s); },
-                   [this](const AllocationsPossible& s) { calls_.On(s); },
-                   [this](const NoMemoryForChunks& s) { calls_.On(s); },
-                   [this](const TierShrunk& s) { calls_.On(s); },
-                   [this](const PromotionFailed& s) { calls_.On(s); },
-                   [this](const EvictionFailed& s) { calls_.On(s); },
-                   [this](const ChunkFreed& s) { records_.On(s); },
-                   [this](const WritesFail& s) { records_.On(s); },
-                   [this](const CommitsPossible& s) { commits_.On(s); },
-                   [this](const ChunkUnpinned& s) { sharing_.On(s); },
-                   [this](const ContentWritten& s) { sharing_.On(s); },
-                   [this](const ContentEnded& s) { sharing_.On(s); },
-                   [this](const NoMemoryForContents& s) { sharing_.On(s); },
-                   [this](const PartFailed& s) { sharing_.On(s); },
-                   [this](const FetchAgain& s) { requests_.On(s.call); },
-                   [this](const StepAgain& s) { requests_.On(s); },
-               },
-               signal);
+    std::visit([this](const auto& one) { HandOnToParts(one); }, signal);
   }
 }
 

@@ -30,7 +30,9 @@ class EngineParts {
   const Audit& audit() const { return audit_; }
 
  private:
-  void Dispatch(const Event& event);
+  // Hands an event or a signal to the part that handles it.
+  template <typename OneEvent>
+  void HandOnToParts(const OneEvent& event);
   // Takes the listed work until nothing moves.
   void Settle();
   // The chunk takes its next step.
@@ -46,7 +48,7 @@ class EngineParts {
   Requests requests_{core_, residency_, calls_, sharing_};
   Records records_{core_, memory_, residency_};
   Commits commits_{core_, residency_, sharing_, records_};
-  Jobs jobs_{core_, memory_, residency_, calls_, sharing_, requests_, records_, commits_};
+  Jobs jobs_{core_, memory_, residency_, calls_, sharing_, records_, commits_};
   Inspection inspection_{core_, sharing_};
   Audit audit_{core_, calls_, sharing_, jobs_};
 };

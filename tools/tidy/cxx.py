@@ -45,8 +45,8 @@ ENGINE_ORDER = (
     *("memory", "residency", "calls", "sharing", "requests", "records", "commits", "jobs"),
     "inspection",
 )
-# Headers beside the folders which know all of them.
-ENGINE_WHOLE = ("audit.h", "engine_parts.h")
+# Files beside the folders which know all of them.
+ENGINE_WHOLE = ("audit.h", "audit.cc", "engine.cc", "engine_parts.h")
 # The packages that everything may use: the lowest layers, and what is shipped.
 PUBLIC_PACKAGES = ("base/", "bazel/", "bench/gpu/", "deploy/", "examples/", "proto/")
 
@@ -174,21 +174,25 @@ def check_layering(file):
 
 
 def check_engine_layering(file):
-    folder = re.match(r"daemon/engine/(\w+)/", file.path)
-    if not file.is_cxx or not folder or folder.group(1) == "testing":
+    placed = re.match(r"daemon/engine/(?:(\w+)/)?([^/]+)$", file.path)
+    if not file.is_cxx or not placed or placed.group(1) == "testing":
         return
-    if folder.group(1) not in ENGINE_ORDER:
-        yield 1, f"daemon/engine/{folder.group(1)} has no place in ENGINE_ORDER"
+    folder, name = placed.groups()
+    if folder is None and (name in ENGINE_WHOLE or name.endswith(TEST_FILES)):
         return
-    below = ENGINE_ORDER[: ENGINE_ORDER.index(folder.group(1)) + 1]
+    if folder not in (None, *ENGINE_ORDER):
+        yield 1, f"daemon/engine/{folder} has no place in ENGINE_ORDER"
+        return
+    # Files beside the folders are what all classes share.
+    below = ENGINE_ORDER[: ENGINE_ORDER.index(folder) + 1] if folder else ENGINE_TABLES
     for number, line in enumerate(file.code_lines, 1):
         match = re.match(r'\s*#include "daemon/engine/(?:(\w+)/)?([^/"]*)"', line)
         if not match or (file.path.endswith(TEST_FILES) and match.group(1) == "testing"):
             continue
         other, header = match.groups()
-        is_table = folder.group(1) in ENGINE_TABLES
+        is_table = folder in ENGINE_TABLES
         if (is_table or header in ENGINE_WHOLE) if other is None else other not in below:
-            yield number, f"daemon/engine/{folder.group(1)} knows only {', '.join(below)}"
+            yield number, f"daemon/engine/{folder or name} knows only {', '.join(below)}"
 
 
 def check_visibility(file):

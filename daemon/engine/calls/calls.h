@@ -1,5 +1,5 @@
-// Calls: the calls about chunks that wait: allocations, fetches, step parts and evictions, from
-// their admission to their answer, and the leases that they grant. Engine-internal.
+// Calls: the calls about chunks that wait for leases or room: allocations, fetches, step parts and
+// evictions, until their answer, and the leases that they grant. Engine-internal.
 #ifndef MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
 #define MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
 

@@ -29,8 +29,7 @@ void Calls::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
   waiter.first_written = first_written;
   waiter.then = std::move(run);
   waiter.started = core_.now;
-  waiter.deadline =
-      core_.now + (deadline == Duration(0) ? core_.options.limits.max_wait : deadline);
+  waiter.deadline = core_.DeadlineIn(deadline);
   Enter(session, std::move(made));
 
   const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);

@@ -3,13 +3,9 @@
 // A step creates the new content of a chunk in its shadow chunk. The commit exchanges the contents
 // of the two (slots, copies, the transfer in flight), while ids, later leases and predictions stay
 // with the ids. Because it is one event of the engine, no session ever sees half a step.
-#include <algorithm>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/commits/commits.h"
 
@@ -73,7 +69,8 @@ absl::Status Commits::CheckManifests(const Session& session, Bytes size) const {
 absl::Status Commits::CheckUnwritten(const CommitCall& event, size_t i, const Chunk& chunk) {
   if (event.versions.empty() || event.versions[i] == chunk.version) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("chunk ", event.chunks[i].value(), " was written since ",
-                                         "it had version ", event.versions[i].value()));
+                                         "it had version ", event.versions[i].value(),
+                                         "; read its version and compute the step again"));
 }
 
 // Returns the chunks and then their shadow chunks, if what they hold can change now. `together`:

@@ -116,7 +116,9 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
       const absl::optional<ChunkIndex> chunk = core_.ids.Find(job, call.chunks[i]);
       const absl::optional<ChunkIndex> shadow = core_.ids.Find(job, call.shadows[i]);
       if (!chunk.has_value() || !shadow.has_value()) {
-        status = absl::NotFoundError("a chunk was freed while its commit waited");
+        status = absl::NotFoundError(absl::StrCat(
+            "chunk ", call.chunks[i].value(), " or its shadow chunk was freed while its commit ",
+            "waited; commit the step without it"));
         continue;
       }
       const auto& left = core_.sessions.Find(call.session)->left_behind;

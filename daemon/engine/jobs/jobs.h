@@ -23,13 +23,12 @@ namespace memtide {
 class Jobs {
  public:
   Jobs(Core& core, Memory& memory, Residency& residency, Calls& calls, Sharing& sharing,
-       Requests& requests, Records& records, Commits& commits)
+       Records& records, Commits& commits)
       : core_(core),
         memory_(memory),
         residency_(residency),
         calls_(calls),
         sharing_(sharing),
-        requests_(requests),
         records_(records),
         commits_(commits) {}
 
@@ -81,7 +80,6 @@ class Jobs {
   Residency& residency_;
   Calls& calls_;
   Sharing& sharing_;
-  Requests& requests_;
   Records& records_;
   Commits& commits_;
 

@@ -81,10 +81,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   }
   for (const StepId part : parts) {
     const RunningStep ended = calls_.EndStep(part, why, 0);
-    for (const StepCall& call :
-         sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok())) {
-      requests_.On(StepAgain{call});
-    }
+    sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok());
   }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;

@@ -45,12 +45,12 @@ bool Memory::CanReplace(const Job& job) const {
 
 void Memory::ReplaceExposed() {
   for (auto id = exposed_.begin(); id != exposed_.end();) {
-    const auto found = core_.jobs.find(*id);
-    if (found == core_.jobs.end() || found->second->state() == JobState::kEnding) {
+    Job* const found = core_.FindJob(*id);
+    if (found == nullptr || found->state() == JobState::kEnding) {
       id = exposed_.erase(id);
       continue;
     }
-    Job& job = *found->second;
+    Job& job = *found;
     if (job.is_replacing()) return;
     if (!CanReplace(job)) {
       ++id;

@@ -73,9 +73,7 @@ void Memory::On(const ResizeCall& event) {
     SendBudgets(job, core_.ledger.pools().ChangeOf(share));
   }
   core_.MarkDirty(job);
-  job.resize = ResizeOperation{
-      event.call, event.session,
-      core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline)};
+  job.resize = ResizeOperation{event.call, event.session, core_.DeadlineIn(event.deadline)};
   if (grows && share.surplus_regions() == 0) {
     EndResize(job, absl::OkStatus());  // Regions that still leave belong to an earlier call.
   } else {

@@ -26,13 +26,12 @@ void Records::EmitRecord(size_t before) {
   const RecordLog::Changes changes = core_.record_log.Take();
   Record record;
   for (const JobId id : changes.jobs) {
-    const auto found = core_.jobs.find(id);
+    const Job* const job = core_.FindJob(id);
     // A job whose first memory could not be made never opens, so that it leaves nothing to restore.
-    if (found == core_.jobs.end() || found->second->state() == JobState::kEnding ||
-        !found->second->making_status.ok()) {
+    if (job == nullptr || job->state() == JobState::kEnding || !job->making_status.ok()) {
       record.ended.push_back(id);
     } else {
-      record.jobs.push_back(RecordOf(*found->second));
+      record.jobs.push_back(RecordOf(*job));
     }
   }
   // Chunks are recorded by their index, which the next chunk in the entry has, too: its record

@@ -25,8 +25,7 @@ std::unique_ptr<Waiter> MakeWaiter(const Core& core, Session& session, const Fet
   waiter->chunks = std::move(chunks);
   waiter->first_written = event.access == Access::kWrite ? 0 : waiter->chunks.size();
   waiter->started = core.now;
-  waiter->deadline =
-      core.now + (event.deadline == Duration(0) ? core.options.limits.max_wait : event.deadline);
+  waiter->deadline = core.DeadlineIn(event.deadline);
   return waiter;
 }
 
@@ -68,7 +67,6 @@ absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event
 void Requests::On(const FetchCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
-  Job& job = *session->job;
   ++core_.counters.fetches;
   // The releases count even if the fetch is refused: the client has given these leases up already.
   // They come first, since the fetch may need their room.
@@ -77,15 +75,25 @@ void Requests::On(const FetchCall& event) {
       calls_.ReleaseLease(*session, *index);
     sharing_.ReleaseLeftBehind(*session, id);
   }
-  absl::Status status = CheckMoments(core_.options.limits, event.moments);
+  const absl::Status status = CheckMoments(core_.options.limits, event.moments);
+  if (!status.ok()) return core_.Refuse(event.call, status);
   // The predictor learns before victims are chosen for this fetch, so that they follow the newest
   // uses.
-  if (status.ok()) residency_.Learn(*session, event.moments);
-  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
-  if (status.ok()) {
-    status = indices.ok() ? CheckFetch(*session, event, *indices) : indices.status();
-  }
-  if (status.ok()) status = calls_.CheckWaiting(*session, indices->size());
+  residency_.Learn(*session, event.moments);
+  Begin(*session, event);
+}
+
+// The call has counted, and its releases and moments have had their effect.
+void Requests::On(const FetchAgain& signal) {
+  Session* session = core_.CallingSession(signal.call.call, signal.call.session);
+  if (session != nullptr) Begin(*session, signal.call);
+}
+
+void Requests::Begin(Session& session, const FetchCall& event) {
+  Job& job = *session.job;
+  absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, event.chunks);
+  absl::Status status = indices.ok() ? CheckFetch(session, event, *indices) : indices.status();
+  if (status.ok()) status = calls_.CheckWaiting(session, indices->size());
   if (!status.ok()) return core_.Refuse(event.call, status);
   if (event.tier == Tier::kDevice) job.uses_device = true;
   const bool writes = event.access == Access::kWrite, at_device = event.tier == Tier::kDevice;
@@ -93,7 +101,7 @@ void Requests::On(const FetchCall& event) {
       writes && std::any_of(indices->begin(), indices->end(),
                             [this](ChunkIndex index) { return core_.ids.MustCopyToWrite(index); });
   if (some_are_common && (!at_device || job.shares_contents())) {
-    return sharing_.Unshare(*session, event, *indices);
+    return sharing_.Unshare(session, event, *indices);
   }
   absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
   if (some_are_common) homes = sharing_.TakeHomes(job, *indices);
@@ -102,11 +110,11 @@ void Requests::On(const FetchCall& event) {
     return core_.Refuse(event.call, homes.status());
   }
 
-  std::unique_ptr<Waiter> made = MakeWaiter(core_, *session, event, *std::move(indices));
+  std::unique_ptr<Waiter> made = MakeWaiter(core_, session, event, *std::move(indices));
   Waiter& waiter = *made;
   waiter.homes = *std::move(homes);
   // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
-  calls_.Enter(*session, std::move(made));
+  calls_.Enter(session, std::move(made));
 
   const Verdict verdict = calls_.TryAdmit(waiter, /*may_take_room=*/true);
   if (waiter.admitted && waiter.missing == 0) {

@@ -3,6 +3,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_REQUESTS_REQUESTS_H_
 #define MEMTIDE_DAEMON_ENGINE_REQUESTS_REQUESTS_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "daemon/engine/calls/calls.h"
@@ -20,6 +21,7 @@ class Requests {
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
   void On(const FetchCall& event);
+  void On(const FetchAgain& signal);
   void On(const ReleaseCall& event);
   void On(const StepCall& event);
   void On(const StepAgain& signal);
@@ -36,7 +38,10 @@ class Requests {
   absl::Status CheckStep(const Session& session, const StepCall& event,
                          const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckPart(const Session& session, uint64_t part) const;
-  void Begin(Session& session, const StepCall& event, bool is_first_time);
+  // Whether the access predictor has learned the uses of a call, which is then made again.
+  enum class Uses : uint8_t { kNew, kLearned };
+  void Begin(Session& session, const FetchCall& event);
+  void Begin(Session& session, const StepCall& event, Uses uses);
   void LearnStep(const Session& session, const StepCall& event);
   absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
 

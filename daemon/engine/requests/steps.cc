@@ -3,11 +3,9 @@
 // A step part pins its chunks at the host under an id of its own, is computed, by the mover or by
 // the session, and unpins them. It writes other chunks than it reads, so that the state of the job
 // changes only at the commit (commits/commit.cc), whichever process dies before.
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "daemon/engine/requests/requests.h"
 
@@ -78,21 +76,20 @@ void Requests::On(const StepCall& event) {
   const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
   residency_.Learn(*session, event.moments);
-  Begin(*session, event, /*is_first_time=*/true);
+  Begin(*session, event, Uses::kNew);
 }
 
 void Requests::On(const StepAgain& signal) {
   Session* session = core_.CallingSession(signal.call.call, signal.call.session);
-  if (session != nullptr) Begin(*session, signal.call, /*is_first_time=*/false);
+  if (session != nullptr) Begin(*session, signal.call, Uses::kLearned);
 }
 
-// The access predictor has learned the uses of a call that is made again.
-void Requests::Begin(Session& session, const StepCall& event, bool is_first_time) {
+void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
   Job& job = *session.job;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, event.chunks);
   absl::Status status = indices.ok() ? CheckStep(session, event, *indices) : indices.status();
   if (!status.ok()) return core_.Refuse(event.call, status);
-  if (is_first_time) LearnStep(session, event);
+  if (uses == Uses::kNew) LearnStep(session, event);
   RunStep run;
   run.work = event.work;
   run.part = event.part;
@@ -129,10 +126,7 @@ void Requests::On(const EndPartCall& event) {
     const RunningStep ended = calls_.EndStep(
         *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
         event.non_finite_gradients);
-    for (const StepCall& call :
-         sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed)) {
-      On(StepAgain{call});
-    }
+    sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed);
   }
   core_.Answer(event.call);
 }

@@ -1,4 +1,3 @@
-// The part of the ShareLedger that bounds what the jobs of a user, or of a group, have together.
 #include "daemon/engine/shares/quotas.h"
 
 #include <algorithm>

@@ -128,10 +128,7 @@ void Sharing::Unshare(Session& session, const FetchCall& event,
   Job& job = *session.job;
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
-  unsharing->deadline =
-      core_.now + (event.deadline == Duration(0) ? core_.options.limits.max_wait : event.deadline);
-  unsharing->call.moments.clear();
-  unsharing->call.releases.clear();
+  unsharing->deadline = core_.DeadlineIn(event.deadline);
   absl::Status status;
   if (!job.share(Tier::kHost).exists()) {
     status = absl::FailedPreconditionError(

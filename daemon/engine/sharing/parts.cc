@@ -72,7 +72,7 @@ bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<Chu
   PartReply lacking;
   PartKey key = KeyOf(core_, event, *indices, &lacking.unknown_reads);
   if (!lacking.unknown_reads.empty()) {
-    core_.Emit(Reply{event.call, absl::OkStatus(), std::move(lacking)});
+    core_.AnswerWith(event.call, std::move(lacking));
     return true;
   }
   SharedPart* part = job.parts.Find(key);
@@ -128,11 +128,9 @@ void Sharing::AnswerOrWait(Session& session, const StepCall& event, SharedPart& 
   } else if (part.maker == session.id) {
     core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
   } else {
-    const Duration most = core_.options.limits.max_wait;
     const uint32_t chunks = static_cast<uint32_t>(count);
-    part.waiting.push_back({event,
-                            core_.now + (event.deadline == Duration(0) ? most : event.deadline),
-                            session.waiting_calls.Take(), session.job->waiting_chunks.Take(chunks),
+    part.waiting.push_back({event, core_.DeadlineIn(event.deadline), session.waiting_calls.Take(),
+                            session.job->waiting_chunks.Take(chunks),
                             session.user->waiting_chunks.Take(chunks)});
   }
 }
@@ -183,7 +181,7 @@ void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& r
   ++core_.counters.parts_shared;
   PartReply part;
   part.made = true;
-  core_.Emit(Reply{event.call, absl::OkStatus(), std::move(part)});
+  core_.AnswerWith(event.call, std::move(part));
 }
 
 // After a commit: what ranks have made and written over since is of no use to those that are late.
@@ -193,10 +191,8 @@ void Sharing::ForgetLostResults(Job& job) {
 }
 
 // A part that a session computes has ended, or never began.
-std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t number,
-                                         bool computed) {
-  std::vector<StepCall> again;
-  if (number == 0) return again;
+void Sharing::PartEnded(Job& job, SessionId maker, uint64_t number, bool computed) {
+  if (number == 0) return;
   SharedParts::Ended ended = job.parts.End(maker, number, computed);
   std::vector<ChunkIndex> writes;
   std::vector<std::pair<ChunkId, Version>> results;
@@ -216,10 +212,10 @@ std::vector<StepCall> Sharing::PartEnded(Job& job, SessionId maker, uint64_t num
       AnswerMade(waiting.call, writes);
     } else {
       waiting.call.deadline = core_.LeftUntil(waiting.deadline);
-      again.push_back(std::move(waiting.call));  // The first of them makes the part.
+      // The first of them makes the part.
+      core_.work.Send(StepAgain{std::move(waiting.call)});
     }
   }
-  return again;
 }
 
 void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
@@ -247,10 +243,8 @@ void Sharing::On(const PartFailed& signal) {
     DropReaders(*signal.offer);
     if (signal.offer->repeats) EndOwnOffer(signal.owner);
   }
-  Job* const job = core_.FindJob(signal.job);
-  if (job == nullptr) return;
-  for (StepCall& call : PartEnded(*job, signal.owner, signal.part, /*computed=*/false)) {
-    core_.work.Send(StepAgain{std::move(call)});
+  if (Job* const job = core_.FindJob(signal.job)) {
+    PartEnded(*job, signal.owner, signal.part, /*computed=*/false);
   }
 }
 

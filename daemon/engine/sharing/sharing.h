@@ -46,7 +46,7 @@ class Sharing {
                  absl::optional<PartDifference>* difference);
   void ForgetLostResults(Job& job);
   // A part of the session has ended, or never began. Returns calls that are to be made again.
-  std::vector<StepCall> PartEnded(Job& job, SessionId maker, uint64_t number, bool computed);
+  void PartEnded(Job& job, SessionId maker, uint64_t number, bool computed);
   void EndWaitingParts(Session& session, const absl::Status& why);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
   bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);

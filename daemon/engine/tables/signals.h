@@ -1,6 +1,6 @@
 // Signals: events inside the engine, by value. A part of the engine that notices one adds it to the
-// WorkList; Engine hands it on to the parts that subscribe, when the present piece of work is done.
-// Engine-internal.
+// WorkList; EngineParts hands it on to the part that handles it, when the present piece of work is
+// done. Engine-internal.
 //
 // A signal names jobs, sessions and chunks by ids, as they may be gone when it is handed on.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_

@@ -138,14 +138,14 @@ def test_a_pool_that_is_full_is_asked_once_an_iteration(monkeypatch: pytest.Monk
     assert places(client, save(arena, 1)) == [0]
 
 
-def manager_with_device(most_host_homes: int) -> tuple[ManagedMemory, FakeClient]:
+def memory_with_device(most_host_homes: int) -> tuple[ManagedMemory, FakeClient]:
     client = FakeClient(handles_faults=False)
     client.most_host_homes = most_host_homes
     return ManagedMemory(client, LeaseLedger(client)), client
 
 
 def test_activations_reach_ssd_only_where_that_is_allowed() -> None:
-    memory, client = manager_with_device(most_host_homes=2)
+    memory, client = memory_with_device(most_host_homes=2)
     size = ((CHUNK_BYTES,), (1,), torch.uint8)
     saved = [memory.allocator.activation(*size) for _ in range(2)]
     assert client.host_homes == {0, 1}

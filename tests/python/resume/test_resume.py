@@ -344,6 +344,25 @@ def test_each_step_of_a_rank_is_one_commit_with_all_ranks(client: FakeClient) ->
     assert manifest_of(client).lost == "AdamW steps in the script's thread"
 
 
+def test_a_step_of_a_rank_beside_which_a_thread_writes_is_made_in_place(
+    client: FakeClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.ranks = 2
+    runtime = start(client, None)
+    model, optimizer = build(OPTIMIZERS["adamw"], 0)
+    average = nn.Module()
+    average.value = nn.Parameter(torch.ones(CHUNK_BYTES // 8), requires_grad=False)
+    places = runtime.memory.addresses.element_places
+    assert set(places(average.value)) & set().union(*map(places, model.parameters()))
+    train(model, optimizer, range(1))
+    client.before_part = lambda: average.value.data.fill_(2)
+    train(model, optimizer, range(1, 2))
+    assert "another thread writes to chunks" in capfd.readouterr().err
+    # The other ranks wait for this commit, which changes nothing.
+    assert client.commits_with_all_ranks == 2
+    assert average.value.eq(2).all()
+
+
 def test_one_process_commits_with_no_other(client: FakeClient) -> None:
     start(client, None)
     model, optimizer = build(OPTIMIZERS["adamw"], 0)

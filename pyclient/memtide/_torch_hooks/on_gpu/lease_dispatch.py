@@ -68,6 +68,7 @@ class LeaseDispatchMode(OwnMode):
         # While somebody observes: the places that operations have read, and have written.
         self.observed: tuple[set[int], set[int]] | None = None
 
+    # As OwnMode's, without a call between: it runs for each operation (decision 8).
     def __torch_dispatch__(
         self,
         func: Any,
