@@ -52,6 +52,18 @@ TEST_F(RanksContentsTest, ARankThatWritesGetsACopyFirst) {
   EXPECT_EQ(ranks_[2].Read(), before);
 }
 
+// A commit compares versions of ids, whichever entry has their content.
+TEST_F(RanksContentsTest, TheVersionOfAnIdDoesNotGoBackWithACopy) {
+  for (uint64_t step = 1; step <= 4; ++step) Step(step);
+  const SessionId session = ranks_[1].session();
+  for (size_t i = 1; i < 4; ++i) {
+    const ChunkId chunk = ranks_[1].chunk(i);
+    const uint64_t before = node_.Describe(session, chunk).version.value();
+    node_.Fill(session, chunk, {42});
+    EXPECT_GT(node_.Describe(session, chunk).version.value(), before) << i;
+  }
+}
+
 TEST_F(RanksContentsTest, ACopyLeavesTheLeaseForReadingWhereItIsUntilTheIdIsReleased) {
   Step(1);
   const SessionId session = ranks_[1].session();
