@@ -48,10 +48,6 @@ void ClientSession::Release(const Places& places) {
   Expect(memtide_release(client_, places.data(), places.size()), "memtide_release");
 }
 
-void ClientSession::Prefetch(const Places& places) {
-  Expect(memtide_prefetch(client_, places.data(), places.size()), "memtide_prefetch");
-}
-
 void ClientSession::Evict(const Places& places) {
   Expect(memtide_evict(client_, places.data(), places.size()), "memtide_evict");
 }

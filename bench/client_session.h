@@ -30,7 +30,6 @@ class ClientSession {
 
   void Acquire(const Places& places, int access);
   void Release(const Places& places);
-  void Prefetch(const Places& places);
   void Evict(const Places& places);
   // Releases every idle lease.
   void Flush();

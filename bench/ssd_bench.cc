@@ -3,8 +3,8 @@
 //   ssd_bench --socket_dir=DIR --daemon=PID --ssd_dir=DIR --chunk_mib=64 [--quick]
 //
 // Writing times memtide_evict of dirty chunks, two calls at a time. Reading times their
-// memtide_acquire, a few at a time with the next ones prefetched. Both sides move the same number
-// of random bytes from and to shared memory, in the same round.
+// memtide_acquire, a few at a time. Both sides move the same number of random bytes from and to
+// shared memory, in the same round.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ namespace memtide {
 namespace {
 
 constexpr Bytes kMost = MiB(768);   // A measurement moves at most this much.
-constexpr Bytes kAhead = MiB(128);  // A call moves this much; as much is prefetched meanwhile.
+constexpr Bytes kAhead = MiB(128);  // A call moves this much.
 
 void FillWithRandomBytes(char* memory, Bytes size) {
   // A disk that compresses would store zeros, or a repeated pattern, faster than any real chunk.
@@ -66,9 +66,7 @@ class Product {
   // REQUIRES: the chunks are on SSD.
   Duration Read() {
     return TimeOf([&] {
-      session_->Prefetch(Batch(0));
       for (size_t begin = 0; begin < places_.size(); begin += BatchSize()) {
-        session_->Prefetch(Batch(begin + BatchSize()));
         session_->Acquire(Batch(begin), MEMTIDE_READ);
         session_->Release(Batch(begin));
       }

@@ -97,7 +97,7 @@ def _staging(context: Context) -> Samples:
 def _ssd(context: Context) -> Samples:
     samples: Samples = {}
     for chunk_mib in (64, 4):
-        # ssd_bench leases at most 768 MiB; the other quarter of the pool is left to prefetch into.
+        # ssd_bench leases at most 768 MiB; the other quarter of the pool stays free.
         samples |= context.run_with_daemon(
             "ssd_bench",
             ["--host-pool=1GiB", "--ssd-pool=2GiB"],

@@ -85,7 +85,7 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   MEMTIDE_ASSIGN_OR_RETURN(space_, ReserveSpace(job, addresses, &host_space));
   leases_ = std::make_unique<LeaseClient>(addresses.places, job, session_.get(), space_.get(),
                                           regions_.get());
-  events_->Attach(leases_.get());
+  events_->Attach(&leases_->monitor());
   if (host_space != nullptr) MEMTIDE_RETURN_IF_ERROR(StartFaultHandling(host_space));
   reclaimer_ = std::thread([leases = leases_.get()] { leases->RunReclaimer(); });
   pthread_setname_np(reclaimer_.native_handle(), "memtide-reclaim");
@@ -132,7 +132,7 @@ Client::~Client() {
   // The order matters. The SIGSEGV handler goes first, while the FaultLoop still handles the faults
   // that it waits for. The session goes last, because its events use all other members.
   segv_registration_.reset();
-  if (leases_ != nullptr) leases_->StopReclaimer();
+  if (leases_ != nullptr) leases_->monitor().Stop();
   if (reclaimer_.joinable()) reclaimer_.join();
   faults_.reset();
   space_.reset();  // Unmaps all places, before Close() ends their leases.

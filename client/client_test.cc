@@ -145,7 +145,7 @@ TEST_F(ClientTest, FaultedChunksKeepTheirBytesThroughEviction) {
 
 TEST_F(ClientTest, AFaultedChunkStaysMappedAsLongAsItsFetchTook) {
   constexpr Duration kDelay = std::chrono::milliseconds(80);
-  static_assert(kDelay < LeaseClient::kMaxMinResidency);
+  static_assert(kDelay < LeaseMonitor::kMaxMinResidency);
   Open(4, 3);
   const PlaceRange range = Allocate(4);
   session_->DelayFetches(kDelay);
@@ -199,7 +199,7 @@ TEST_F(ClientTest, UsesTravelWithTheNextFetchHitsIncluded) {
   use(0, Access::kRead);
   EXPECT_TRUE(session_->moments().empty());
   use(1, Access::kWrite);
-  client_->leases()->EndIteration();
+  client_->leases()->monitor().EndIteration();
   ASSERT_EQ(session_->moments().size(), 2u);
   EXPECT_EQ(session_->moments()[0].name, "one");
   EXPECT_EQ(session_->moments()[1].uses.size(), 2u);

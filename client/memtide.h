@@ -268,9 +268,6 @@ MEMTIDE_API int memtide_cover_streams(memtide_client* client, const uint64_t* st
                                       size_t count);
 MEMTIDE_API int memtide_cover_all_streams(memtide_client* client);
 
-/* Starts to move chunks towards the tier where they are leased. A hint; never waits for the
- * transfer. */
-MEMTIDE_API int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count);
 /* Gives idle leases on these places back, moves the chunks to SSD (to host memory if there is no
  * SSD tier), and waits for that. Chunks in use are skipped. */
 MEMTIDE_API int memtide_evict(memtide_client* client, const uint32_t* places, size_t count);

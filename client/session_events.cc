@@ -2,7 +2,7 @@
 
 namespace memtide::client {
 
-void SessionEvents::Attach(LeaseClient* leases) {
+void SessionEvents::Attach(LeaseMonitor* leases) {
   const MutexLock lock(&mutex_);
   leases_ = leases;
   for (const auto& [id, share] : gone_) leases->RegionGone(id, share);

@@ -1,7 +1,7 @@
 // SessionEvents: passes the events of a client's session on to its regions and leases.
 //
-// Events begin with DaemonSession::Open, before there is a LeaseClient. Until Attach, those that a
-// LeaseClient must know are stored for it; no lease is held yet, so there is none to give back.
+// Events begin with DaemonSession::Open, before there is a LeaseMonitor. Until Attach, those that a
+// LeaseMonitor must know are stored for it; no lease is held yet, so there is none to give back.
 // Thread-safe.
 #ifndef MEMTIDE_CLIENT_SESSION_EVENTS_H_
 #define MEMTIDE_CLIENT_SESSION_EVENTS_H_
@@ -13,7 +13,7 @@
 #include "absl/types/optional.h"
 #include "base/ids.h"
 #include "base/mutex.h"
-#include "client/lease/lease_client.h"
+#include "client/lease/lease_monitor.h"
 #include "client/lease/region_table.h"
 #include "client/memory/region.h"
 #include "client/rpc/daemon_session.h"
@@ -27,7 +27,7 @@ class SessionEvents : public DaemonSessionEvents {
 
   // Passes on what is stored, and from now on every event. `leases` must outlive the session.
   // REQUIRES: it is the first call.
-  void Attach(LeaseClient* leases) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Attach(LeaseMonitor* leases) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void RegionArrived(RegionId id, Region region) override;
   void RegionGone(RegionId id, const DeviceShare& share) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -38,7 +38,7 @@ class SessionEvents : public DaemonSessionEvents {
  private:
   RegionTable* const regions_;
   Mutex mutex_;
-  LeaseClient* leases_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  LeaseMonitor* leases_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::pair<RegionId, DeviceShare>> gone_ ABSL_GUARDED_BY(mutex_);
   absl::optional<LeaseBudget> budget_ ABSL_GUARDED_BY(mutex_);  // The last that the daemon sent.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);

@@ -24,7 +24,6 @@
   ROW(Fetch, FetchCall, FetchReply)            \
   ROW(Release, ReleaseCall, Nothing)           \
   ROW(Evict, EvictCall, Nothing)               \
-  ROW(Prefetch, PrefetchCall, Nothing)         \
   ROW(Free, FreeCall, Nothing)                 \
   ROW(Discard, DiscardCall, Nothing)           \
   ROW(Offer, OfferCall, OfferReply)            \

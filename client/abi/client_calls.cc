@@ -267,14 +267,8 @@ int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t
 
 int memtide_end_iteration(memtide_client* client) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
-    leases.EndIteration();
+    leases.monitor().EndIteration();
     return absl::OkStatus();
-  });
-}
-
-int memtide_prefetch(memtide_client* client, const uint32_t* places, size_t count) {
-  return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
-    return leases.Prefetch(at);
   });
 }
 

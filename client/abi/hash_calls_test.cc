@@ -52,8 +52,8 @@ DigestBytes Expected(const std::string& bytes) {
 class HashCallsTest : public ClientTest {};
 
 TEST_F(HashCallsTest, ChunksThatAreNotMappedAreLeasedByPageFaults) {
-  Open(4, 3);
-  constexpr uint32_t kChunks = 8;
+  constexpr uint32_t kChunks = 8, kBudget = 3;
+  Open(4, kBudget);
   const PlaceRange range = Allocate(kChunks);
   const std::string bytes = Noise(kChunks * kChunkBytes, 2);
   char* const base = client_->address(range.first);
@@ -64,8 +64,9 @@ TEST_F(HashCallsTest, ChunksThatAreNotMappedAreLeasedByPageFaults) {
   EXPECT_EQ(HashPieces({Piece(base, 100), Piece(base + 100, 6 * kChunkBytes),
                         Piece(base + 6 * kChunkBytes + 100, 2 * kChunkBytes - 100)}),
             Expected(bytes));
-  EXPECT_GE(stats().faults, faults + kChunks);
-  EXPECT_LE(stats().leases_held, 3u);
+  // Chunks that the reclaimer was giving back when Flush() came may have been mapped still.
+  EXPECT_GE(stats().faults, faults + kChunks - kBudget);
+  EXPECT_LE(stats().leases_held, kBudget);
   EXPECT_EQ(stats().upgrades, 0u) << "they are only read";
 }
 

@@ -13,28 +13,8 @@ std::string Name(PlaceId place) { return absl::StrCat("place ", place.value()); 
 }  // namespace
 
 LeaseCache::LeaseCache(const Options& options)
-    : budget_(options.budget), max_per_acquire_(options.budget), entries_(options.places) {
+    : limits_(options.budget), entries_(options.places), idle_(options.places) {
   MEMTIDE_CHECK(options.places > 0);
-  MEMTIDE_CHECK(options.budget > 0);
-}
-
-void LeaseCache::SetBudget(uint32_t budget) {
-  MEMTIDE_CHECK(budget > 0);
-  max_per_acquire_ = budget;
-  ApplyBudgets();
-}
-
-void LeaseCache::SetSoftBudget(uint32_t budget, uint32_t max_in_use) {
-  MEMTIDE_CHECK(budget > 0);
-  soft_budget_ = budget;
-  soft_max_in_use_ = max_in_use == 0 ? kNoLimit : max_in_use;
-  ApplyBudgets();
-}
-
-// A soft budget only tightens the budget of Open or Resize, whichever came last.
-void LeaseCache::ApplyBudgets() {
-  budget_ = std::min(soft_budget_, max_per_acquire_);
-  max_in_use_ = soft_max_in_use_ >= max_per_acquire_ ? kNoLimit : soft_max_in_use_;
 }
 
 bool LeaseCache::IsMoving(State state) {
@@ -145,10 +125,10 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
     if (absl::Status status = CheckNamed(place); !status.ok()) return status;
     at(place).moment = moment_;
   }
-  if (places.size() > max_per_acquire_) {
+  if (places.size() > limits_.most_per_acquire()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(places.size(), " chunks cannot be in use at once: this session may lease ",
-                     max_per_acquire_,
+                     limits_.most_per_acquire(),
                      " (lease_budget); acquire fewer at a time, or give the job a larger share"));
   }
   return absl::OkStatus();
@@ -156,12 +136,12 @@ absl::Status LeaseCache::CheckWanted(absl::Span<const PlaceId> places) {
 
 absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, Access access) {
   if (absl::Status status = CheckWanted(places); !status.ok()) return status;
-  const uint32_t in_use = held_ - idle_;
   // A wait could last for ever, because the caller itself may hold the uses: so this is an error.
-  if (max_in_use_ != kNoLimit && in_use + places.size() > max_in_use_) {
+  if (limits_.most_in_use() != LeaseLimits::kNone &&
+      in_use() + places.size() > limits_.most_in_use()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(places.size(), " chunks cannot be in use beside the ", in_use,
-                     " that are in use: other jobs leave this session ", max_in_use_,
+        absl::StrCat(places.size(), " chunks cannot be in use beside the ", in_use(),
+                     " that are in use: other jobs leave this session ", limits_.most_in_use(),
                      " leases; acquire fewer at a time"));
   }
   return MakePlan(places, access);
@@ -205,7 +185,7 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
   plan.next = LeasePlan::Next::kFetch;
   // Charge first: leases that other plans are fetching count as held.
   const uint32_t wanted = held_ + leasing_ + absent;
-  const uint32_t most = max_held();
+  const uint32_t most = limits_.MostHeld(in_use());
   if (wanted > most) {
     plan.release = TakeOldest(wanted - most, Recent::kLast);
     // If there is too little room even after the releases, the fetch waits for other users, and the
@@ -242,7 +222,7 @@ void LeaseCache::Granted(const LeasePlan& plan) {
     --moving_;
     ++held_;
     // A held lease without a use is in the idle list, so it enters the list before it gets its use.
-    PushNewest(place.value());
+    idle_.PushNewest(place.value());
     AddUse(place);
     if (!plan.counts_uses) DropUse(place);
   }
@@ -287,7 +267,7 @@ void LeaseCache::Released(absl::Span<const PlaceId> places) {
 
 void LeaseCache::AddUse(PlaceId place) {
   Entry& entry = at(place);
-  if (entry.uses++ == 0) Unlink(place.value());
+  if (entry.uses++ == 0) idle_.Remove(place.value());
 }
 
 void LeaseCache::ReserveUse(PlaceId place) {
@@ -303,7 +283,7 @@ void LeaseCache::ConfirmUse(PlaceId place) {
 void LeaseCache::DropUse(PlaceId place) {
   Entry& entry = at(place);
   MEMTIDE_CHECK(entry.uses > 0) << Name(place);
-  if (--entry.uses == 0) PushNewest(place.value());
+  if (--entry.uses == 0) idle_.PushNewest(place.value());
 }
 
 absl::Status LeaseCache::EndUse(absl::Span<const PlaceId> places) {
@@ -327,8 +307,8 @@ LeaseCache::Counts LeaseCache::counts() const {
   Counts counts;
   counts.bound = bound_;
   counts.held = held_;
-  counts.in_use = held_ - idle_;
-  counts.idle = idle_;
+  counts.in_use = in_use();
+  counts.idle = idle_.size();
   counts.moving = moving_;
   return counts;
 }
@@ -348,15 +328,15 @@ void LeaseCache::CheckInvariants() const {
   }
   MEMTIDE_CHECK(seen.bound == bound_) << seen.bound << " " << bound_;
   MEMTIDE_CHECK(seen.held == held_) << seen.held << " " << held_;
-  MEMTIDE_CHECK(seen.idle == idle_) << seen.idle << " " << idle_;
+  MEMTIDE_CHECK(seen.idle == idle_.size()) << seen.idle << " " << idle_.size();
   MEMTIDE_CHECK(seen.moving == moving_) << seen.moving << " " << moving_;
   MEMTIDE_CHECK(leasing == leasing_) << leasing << " " << leasing_;
   uint32_t listed = 0;
-  for (uint32_t place = oldest_; place != kNone; place = entries_[place].newer) {
+  for (uint32_t place = idle_.oldest(); place != kNone; place = idle_.NewerThan(place)) {
     MEMTIDE_CHECK(IsIdle(entries_[place])) << "place " << place;
     ++listed;
   }
-  MEMTIDE_CHECK(listed == idle_) << listed << " " << idle_;
+  MEMTIDE_CHECK(listed == idle_.size()) << listed << " " << idle_.size();
 }
 
 }  // namespace memtide::client

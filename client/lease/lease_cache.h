@@ -28,6 +28,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
+#include "client/lease/idle_list.h"
+#include "client/lease/lease_limits.h"
 #include "client/memory/place.h"
 
 namespace memtide::client {
@@ -128,13 +130,8 @@ class LeaseCache {
   bool NeedsReclaim() const;
 
   Counts counts() const;
-  uint32_t budget() const { return budget_; }
-  // Sets the budget. Leases above it are reclaimed as uses end. REQUIRES: budget is not zero.
-  void SetBudget(uint32_t budget);
-  // Sets a budget for idle leases only (decisions 17 and 18): one Acquire may still name as many
-  // places as before. If `max_in_use` is not zero, an Acquire that would bring all leases in use
-  // above it is RESOURCE_EXHAUSTED. REQUIRES: budget is not zero.
-  void SetSoftBudget(uint32_t budget, uint32_t max_in_use);
+  LeaseLimits& limits() { return limits_; }
+  const LeaseLimits& limits() const { return limits_; }
   // CHECK-fails unless lists, states and counts agree. For tests; takes time linear in places.
   void CheckInvariants() const;
 
@@ -148,17 +145,15 @@ class LeaseCache {
     kWriting,
     kReleasing
   };
-  static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint32_t kNoLimit = ~uint32_t{0};
-  static constexpr uint32_t kRecentFaults = 2, kFaultHeadroom = 4;
+  static constexpr uint32_t kNone = IdleList::kNone;
+  static constexpr uint32_t kRecentFaults = 2;
   struct Entry {
     ChunkId chunk;
     State state = State::kUnbound;
     uint32_t uses = 0;
     uint32_t reserved = 0;  // Part of `uses`: those of plans that are not yet granted.
-    uint32_t older = kNone, newer = kNone;  // Neighbours in the list of idle leases.
-    uint64_t stamp = 0;   // The value of stamp_ of the last request that named the place.
-    uint64_t moment = 0;  // The value of moment_ at its last use.
+    uint64_t stamp = 0;     // The value of stamp_ of the last request that named the place.
+    uint64_t moment = 0;    // The value of moment_ at its last use.
   };
 
   static bool IsMoving(State state);
@@ -168,8 +163,6 @@ class LeaseCache {
 
   Entry& at(PlaceId place) { return entries_[place.value()]; }
   const Entry& at(PlaceId place) const { return entries_[place.value()]; }
-  void PushNewest(uint32_t place);
-  void Unlink(uint32_t place);
 
   // The place is bound, and the request `stamp_` names it for the first time.
   absl::Status CheckNamed(PlaceId place);
@@ -186,21 +179,11 @@ class LeaseCache {
   std::vector<PlaceId> TakeOldest(uint32_t count, Recent recent);
   void MarkReleasing(uint32_t place, std::vector<PlaceId>* taken);
   bool IsTakable(uint32_t place) const;
-  uint32_t headroom() const;
-  // The number of leases above which idle ones are reclaimed. Under a soft budget there is headroom
-  // for faults above the leases in use: code that accesses several chunks in turn would otherwise
-  // evict one for the other forever.
-  uint32_t max_held() const;
+  uint32_t in_use() const { return held_ - idle_.size(); }
 
-  void ApplyBudgets();
-
-  uint32_t budget_;
-  uint32_t max_per_acquire_;        // Limit on the places of one Acquire.
-  uint32_t max_in_use_ = kNoLimit;  // Limit on all leases in use.
-  // The soft budget that was set last.
-  uint32_t soft_budget_ = kNoLimit, soft_max_in_use_ = kNoLimit;
+  LeaseLimits limits_;
   std::vector<Entry> entries_;
-  uint32_t oldest_ = kNone, newest_ = kNone;
+  IdleList idle_;
   uint32_t recent_[kRecentFaults] = {kNone, kNone};
   uint64_t stamp_ = 0;
   uint32_t revoked_ = 0;               // Revoked and not yet taken, any chunks.
@@ -208,7 +191,7 @@ class LeaseCache {
   std::vector<uint32_t> eviction_hints_;
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
-  uint32_t bound_ = 0, held_ = 0, idle_ = 0, moving_ = 0;
+  uint32_t bound_ = 0, held_ = 0, moving_ = 0;
   uint32_t leasing_ = 0;  // Moving entries that will be held once their fetch completes.
 };
 

@@ -1,39 +1,29 @@
 // LeaseCache, reclaim: which leases to release, because they are revoked, for headroom, or for a
-// fetch; and the list of idle leases in the order of their last use.
+// fetch.
 #include <algorithm>
 
 #include "client/lease/lease_cache.h"
 
 namespace memtide::client {
 
-// The leases to keep free below the budget: enough that one release call ends a batch of them.
-uint32_t LeaseCache::headroom() const {
-  return std::min<uint32_t>(8, std::max<uint32_t>(1, budget_ / 8));
-}
-
-uint32_t LeaseCache::max_held() const {
-  // A session whose leases are all in use would lose each faulted chunk to the next fault, so it
-  // may hold a few more than a small soft budget (decision 18).
-  return std::max(budget_, std::min(max_per_acquire_, held_ - idle_ + kFaultHeadroom));
-}
-
 bool LeaseCache::NeedsReclaim() const {
-  if (idle_ == 0) return false;
+  if (idle_.size() == 0) return false;
   if (revoked_ > 0) return true;
   for (const uint32_t place : revoked_places_) {
     if (IsTakable(place)) return true;
   }
-  if (bound_ <= budget_) return false;  // All chunks fit: nothing will have to be released.
+  if (bound_ <= limits_.budget())
+    return false;  // All chunks fit: nothing will have to be released.
   // The next lease would have to wait for a release. TakeForHeadroom spares recently faulted
   // places, so there must be others.
-  return idle_ > kRecentFaults && held_ + leasing_ >= max_held();
+  return idle_.size() > kRecentFaults && held_ + leasing_ >= limits_.MostHeld(in_use());
 }
 
 std::vector<PlaceId> LeaseCache::TakeForHeadroom() {
-  const uint32_t most = max_held();
-  if (bound_ <= budget_ || held_ + leasing_ < most) return {};
+  const uint32_t most = limits_.MostHeld(in_use());
+  if (bound_ <= limits_.budget() || held_ + leasing_ < most) return {};
   ++stamp_;  // Begins a request without places, so that TakeOldest spares none of the last request.
-  return TakeOldest(held_ + leasing_ - most + headroom(), Recent::kSpare);
+  return TakeOldest(held_ + leasing_ - most + limits_.headroom(), Recent::kSpare);
 }
 
 void LeaseCache::SetEvictionHints(absl::Span<const ChunkId> chunks) {
@@ -78,7 +68,7 @@ std::vector<PlaceId> LeaseCache::TakeRevoked() {
 
 std::vector<PlaceId> LeaseCache::TakeAllIdle() {
   std::vector<PlaceId> taken;
-  while (oldest_ != kNone) MarkReleasing(oldest_, &taken);
+  while (idle_.oldest() != kNone) MarkReleasing(idle_.oldest(), &taken);
   return taken;
 }
 
@@ -105,8 +95,8 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
     const bool settled = entries_[place].moment != moment_;
     if (settled && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
   }
-  for (uint32_t place = oldest_; place != kNone && taken.size() < count;) {
-    const uint32_t next = entries_[place].newer;
+  for (uint32_t place = idle_.oldest(); place != kNone && taken.size() < count;) {
+    const uint32_t next = idle_.NewerThan(place);
     if (may_go(place)) MarkReleasing(place, &taken);
     place = next;
   }
@@ -121,29 +111,12 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
 }
 
 void LeaseCache::MarkReleasing(uint32_t place, std::vector<PlaceId>* taken) {
-  Unlink(place);
+  idle_.Remove(place);
   entries_[place].state = State::kReleasing;
   revoked_places_.erase(place);
   --held_;
   ++moving_;
   taken->push_back(PlaceId(place));
-}
-
-void LeaseCache::PushNewest(uint32_t place) {
-  Entry& entry = entries_[place];
-  entry.older = newest_;
-  entry.newer = kNone;
-  (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
-  newest_ = place;
-  ++idle_;
-}
-
-void LeaseCache::Unlink(uint32_t place) {
-  Entry& entry = entries_[place];
-  (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
-  (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
-  entry.older = entry.newer = kNone;
-  --idle_;
 }
 
 }  // namespace memtide::client

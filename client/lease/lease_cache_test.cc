@@ -80,7 +80,7 @@ TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
   LeaseCache cache = Bound(6, 5);
   Hold(&cache, {0, 1}, Access::kRead);
   Acquire(&cache, {2, 3, 4}, Access::kRead);
-  cache.SetBudget(2);
+  cache.limits().SetBudget(2);
   EXPECT_EQ(cache.Acquire(Places({0, 1, 5}), Access::kRead).status().code(),
             absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(cache.EndUse(Places({2, 3, 4})).ok());
@@ -89,7 +89,7 @@ TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
   EXPECT_EQ(taken, Places({0, 1, 2, 3}));
   cache.Released(taken);
   EXPECT_LE(cache.counts().held, 2u);
-  cache.SetBudget(6);
+  cache.limits().SetBudget(6);
   EXPECT_FALSE(cache.NeedsReclaim());
   cache.CheckInvariants();
 }
@@ -97,7 +97,7 @@ TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
 TEST(LeaseCacheTest, ASoftBudgetLimitsIdleLeasesOnly) {
   LeaseCache cache = Bound(8, 6);
   Hold(&cache, {0, 1, 2, 3}, Access::kRead);
-  cache.SetSoftBudget(2, 0);
+  cache.limits().SetSoftBudget(2, 0);
   EXPECT_TRUE(cache.NeedsReclaim());
   cache.Released(cache.TakeForHeadroom());
   EXPECT_LE(cache.counts().held, 3u) << "four may be touched at once";
@@ -105,22 +105,22 @@ TEST(LeaseCacheTest, ASoftBudgetLimitsIdleLeasesOnly) {
   EXPECT_EQ(cache.counts().in_use, 6u);
   EXPECT_EQ(cache.Acquire(Places({0, 1, 2, 3, 4, 5, 6}), Access::kRead).status().code(),
             absl::StatusCode::kResourceExhausted);
-  cache.SetSoftBudget(9, 0);
-  EXPECT_EQ(cache.budget(), 6u);
+  cache.limits().SetSoftBudget(9, 0);
+  EXPECT_EQ(cache.limits().budget(), 6u);
   cache.CheckInvariants();
 }
 
 TEST(LeaseCacheTest, MaxInUseLimitsAllUsesTogether) {
   LeaseCache cache = Bound(8, 6);
   Acquire(&cache, {0, 1, 2, 3}, Access::kRead);
-  cache.SetSoftBudget(2, 3);
+  cache.limits().SetSoftBudget(2, 3);
   EXPECT_EQ(cache.Acquire(Places({4}), Access::kRead).status().code(),
             absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(cache.Fault(PlaceId(4), Access::kRead).ok())
       << "a fault is not limited by max_in_use";
-  cache.SetSoftBudget(2, 5);
+  cache.limits().SetSoftBudget(2, 5);
   Acquire(&cache, {5}, Access::kRead);
-  cache.SetSoftBudget(6, 0);
+  cache.limits().SetSoftBudget(6, 0);
   Acquire(&cache, {6, 7}, Access::kRead);
   cache.CheckInvariants();
 }
@@ -128,7 +128,7 @@ TEST(LeaseCacheTest, MaxInUseLimitsAllUsesTogether) {
 TEST(LeaseCacheTest, ASoftBudgetLeavesHeadroomForFaults) {
   LeaseCache cache = Bound(12, 9);
   Acquire(&cache, {0, 1, 2, 3}, Access::kRead);
-  cache.SetSoftBudget(2, 4);
+  cache.limits().SetSoftBudget(2, 4);
   // A loop over three arrays needs them all at once.
   for (const uint32_t faulted : {5, 6, 7}) {
     Complete(&cache, *cache.Fault(PlaceId(faulted), Access::kRead));

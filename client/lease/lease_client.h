@@ -1,8 +1,7 @@
 // LeaseClient: leases chunks, maps them at their places, and gives leases back.
 //
-// It joins the bookkeeping (LeaseCache), the addresses (AddressSpace) and the daemon
-// (DaemonSession): it makes a plan under its lock, carries the plan out without the lock, and
-// reports the outcome to the cache.
+// It joins what is known of the leases (LeaseMonitor), the addresses (AddressSpace) and the daemon
+// (DaemonSession): it carries the monitor's plans out, and reports the outcome to it.
 //
 // Invariants, which keep other tenants of a slot away from this process's bytes and vice versa:
 //   a place is unmapped before any call names its lease as released;
@@ -24,21 +23,13 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "client/lease/access_log.h"
-#include "client/lease/lease_cache.h"
+#include "client/lease/lease_monitor.h"
 #include "client/lease/region_table.h"
 #include "client/memory/address_space.h"
 #include "client/memory/place.h"
 #include "client/rpc/daemon_session.h"
 
 namespace memtide::client {
-
-// The counters of memtide_stats.
-struct LeaseStats {
-  uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
-  uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
-  Duration waited{0};
-};
 
 class LeaseClient {
  public:
@@ -50,10 +41,10 @@ class LeaseClient {
   // busy disk takes less than a second.
   static constexpr Duration kFaultTimeout = std::chrono::seconds(60);
 
-  // A faulted chunk stays mapped at least as long as its fetch took, up to this time. If threads
-  // access more chunks at once than can be leased, they would otherwise evict each other's chunks
-  // before any of them could proceed.
-  static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
+  // Commit and Duplicate retry this long while a chunk is in use. A use that lasts longer would not
+  // end soon.
+  static constexpr Duration kRetryTimeout = std::chrono::seconds(10);
+  static constexpr Duration kRetryInterval = std::chrono::milliseconds(5);
 
   // `session`, `space` and `regions` must outlive the LeaseClient.
   LeaseClient(uint32_t places, const Job& job, DaemonSession* session, AddressSpace* space,
@@ -83,7 +74,6 @@ class LeaseClient {
   // place holds no chunk any more: the retried access is then the program's own segmentation fault.
   absl::Status HandleFault(PlaceId place, Access access);
 
-  absl::Status Prefetch(absl::Span<const PlaceId> places);
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
@@ -106,58 +96,24 @@ class LeaseClient {
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
   absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
 
-  // Implement memtide_moment and memtide_end_iteration.
+  // Implements memtide_moment.
   void BeginMoment(Moment moment);
-  void EndIteration();
 
   // Implements memtide_resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
 
-  // The daemon revokes leases.
-  void Revoke(const Revocation& revocation);
-  // The daemon limits the leases that the session holds.
-  void SetSoftBudget(const LeaseBudget& budget);
-  // The daemon takes a region back. RunReclaimer removes and returns it.
-  void RegionGone(RegionId region, const DeviceShare& share);
-  // Makes every call fail with `reason` from now on. The first reason wins.
-  void FailWith(const absl::Status& reason);
-
-  // Releases leases that are revoked or needed for headroom, and returns regions, until
-  // StopReclaimer.
+  // Releases leases that are revoked or needed for headroom, and returns regions, until the monitor
+  // is stopped.
   void RunReclaimer();
-  void StopReclaimer();
 
-  LeaseStats stats() const;
+  // What the session's events concern, and memtide_end_iteration and memtide_stats.
+  LeaseMonitor& monitor() { return monitor_; }
+  LeaseStats stats() const { return monitor_.stats(); }
 
  private:
-  enum class Purpose : uint8_t { kUse, kFault };
-  struct Request {
-    absl::Span<const PlaceId> places;
-    Access access = Access::kRead;
-    Purpose purpose = Purpose::kUse;
-    absl::optional<Duration> deadline;
-  };
-  // A plan, and what to send for it: the chunks to lease (those of plan.fetch, then of
-  // plan.upgrade), the chunks to release, and the moments to report.
-  struct PendingFetch {
-    LeasePlan plan;
-    std::vector<ChunkId> leased, released;
-    std::vector<Moment> moments;
-  };
-
-  // Chunks that are to be freed or discarded, and those of them whose leases end first.
-  struct PendingEnd {
-    LeasePlan plan;
-    std::vector<ChunkId> chunks, released;
-  };
-
-  // Marks the places as moving, and waits while they are.
-  absl::StatusOr<PendingEnd> BeginEnd(absl::Span<const PlaceId> places);
   // Leases and maps the places of the request. Returns kFetch if that took a call, kDone if all
   // leases were held.
-  absl::StatusOr<LeasePlan::Next> EnsureLeased(const Request& request);
-  // Makes a plan, and waits while places are moving. A plan with kDone needs no CarryOut.
-  absl::StatusOr<PendingFetch> Plan(const Request& request, absl::optional<Instant> until);
+  absl::StatusOr<LeasePlan::Next> EnsureLeased(const LeaseRequest& request);
   absl::Status CarryOut(PendingFetch* pending, absl::optional<Instant> until);
   absl::StatusOr<FetchResult> Fetch(const PendingFetch& pending, absl::optional<Instant> until);
   absl::Status MapGranted(const PendingFetch& pending, const std::vector<Lease>& leases);
@@ -167,9 +123,6 @@ class LeaseClient {
   // Ends the session without releasing its leases, so that the daemon marks the chunks of its write
   // leases as torn. Returns the error of all later calls.
   absl::Status LoseDevice(const absl::Status& why);
-  // Waits until the minimum residency of these places is over. REQUIRES: they are marked and still
-  // mapped.
-  void AwaitMinResidency(const std::vector<PlaceId>& places);
   // Unmaps these places and ends their leases, after which they are absent. A lease whose last use
   // is complete on the GPU does not wait for others. REQUIRES: they are marked.
   absl::Status ReleaseLeases(std::vector<PlaceId> places);
@@ -177,46 +130,24 @@ class LeaseClient {
   absl::Status EndLeases(const std::vector<PlaceId>& places);
   // Ends leases that the daemon may or may not still count, after a call that failed.
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
-  void MarkReleased(const std::vector<PlaceId>& places);
-  void CountCall();
   void ReturnRegions(const std::vector<RegionId>& regions);
-
   // Ends the idle leases on these places, and returns their chunks.
   absl::StatusOr<std::vector<ChunkId>> ReleaseIdle(absl::Span<const PlaceId> places);
-  // Returns the chunks at these places. NOT_FOUND: a place holds none.
-  absl::StatusOr<std::vector<ChunkId>> ResolvePlaces(absl::Span<const PlaceId> places) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Binds chunks to unbound places.
   absl::StatusOr<PlaceRange> Bind(const std::vector<ChunkId>& chunks);
-  std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for a change of the cache. DEADLINE_EXCEEDED: `until` passed. UNAVAILABLE: `until` is
-  // Instant::min(), which stands for no wait at all.
-  absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ApplyDeviceShare(const DeviceShare& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DaemonSession* const session_;
   AddressSpace* const space_;
   RegionTable* const regions_;
+  LeaseMonitor monitor_;
   // A lease for writing may be elsewhere than that for reading.
   std::atomic<bool> leases_move_;
 
   mutable Mutex mutex_;
-  CondVar changed_;
-  CondVar reclaim_needed_;
-  LeaseCache cache_ ABSL_GUARDED_BY(mutex_);
-  AccessLog log_ ABSL_GUARDED_BY(mutex_);
-  LeaseStats stats_ ABSL_GUARDED_BY(mutex_);
-  std::map<PlaceId, Instant> resident_until_
-      ABSL_GUARDED_BY(mutex_);                          // Minimum residency of faulted places.
-  std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // Regions to return.
   // The memory of parts that have not ended, by their ids.
   std::map<uint64_t, std::vector<std::shared_ptr<Region>>> parts_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_part_ ABSL_GUARDED_BY(mutex_) = 1;
   CommittedStep committed_ ABSL_GUARDED_BY(mutex_);
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace memtide::client

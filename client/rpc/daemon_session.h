@@ -157,7 +157,6 @@ class DaemonSession {
   // Ends the leases on the chunks, even on an error, and moves them to the lowest tier of the node.
   // Returns when they are there.
   virtual absl::Status Evict(absl::Span<const ChunkId> chunks) = 0;
-  virtual absl::Status Prefetch(absl::Span<const ChunkId> chunks) = 0;
   // Ends the content of the chunks and the leases on them. If a batch fails, those before it are
   // discarded.
   virtual absl::Status Discard(absl::Span<const ChunkId> chunks) = 0;

@@ -274,10 +274,6 @@ absl::Status GrpcDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
   return SendInBatches(request, chunks, limits_.max_wait);
 }
 
-absl::Status GrpcDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
-  return SendInBatches(v1::PrefetchRequest(), chunks, kShortCallTimeout);
-}
-
 absl::StatusOr<DeviceShare> GrpcDaemonSession::Resize(Bytes device_share, Duration deadline) {
   v1::ResizeRequest request;
   request.set_device_share_bytes(device_share.count());

@@ -40,7 +40,6 @@ class GrpcDaemonSession : public DaemonSession {
   absl::Status Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
-  absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;
   absl::Status OfferWhenWritten(absl::Span<const ChunkId> chunks) override;

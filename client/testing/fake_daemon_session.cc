@@ -190,13 +190,6 @@ absl::Status FakeDaemonSession::Evict(absl::Span<const ChunkId> chunks) {
   return absl::OkStatus();
 }
 
-absl::Status FakeDaemonSession::Prefetch(absl::Span<const ChunkId> chunks) {
-  const MutexLock lock(&mutex_);
-  MEMTIDE_RETURN_IF_ERROR(ended_);
-  chunks_.MakeResident({chunks.begin(), chunks.end()});
-  return absl::OkStatus();
-}
-
 absl::StatusOr<DeviceShare> FakeDaemonSession::Resize(Bytes device_share, Duration deadline) {
   return absl::FailedPreconditionError("the fake session has no device");
 }

@@ -43,7 +43,6 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
-  absl::Status Prefetch(absl::Span<const ChunkId> chunks) override;
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
   // Shares the chunks that are not leased.
   absl::StatusOr<OfferResult> Offer(absl::Span<const ChunkId> chunks) override;

@@ -65,7 +65,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   CheckBatch<v1::ReleaseRequest>(data, size);
   CheckBatch<v1::EvictRequest>(data, size);
-  CheckBatch<v1::PrefetchRequest>(data, size);
   CheckBatch<v1::FreeRequest>(data, size);
   CheckBatch<v1::DiscardRequest>(data, size);
   CheckBatch<v1::OfferRequest>(data, size);

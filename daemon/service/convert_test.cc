@@ -76,7 +76,6 @@ TEST(ConvertTest, TakesWhatAFetchSays) {
 TEST(ConvertTest, RefusesBatchesThatAreEmptyOrTooLong) {
   EXPECT_EQ(CodeOf(v1::FetchRequest()), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(v1::EvictRequest()), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(v1::PrefetchRequest()), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CodeOf(v1::DescribeRequest()), absl::StatusCode::kInvalidArgument);
   v1::FetchRequest request;
   for (int i = 0; i < static_cast<int>(Limits().chunks_per_call); ++i) request.add_chunk_ids(1);
@@ -190,10 +189,6 @@ TEST(ConvertTest, RefusesTiersThatACallCannotMean) {
   v1::FetchRequest fetch = SomeFetch();
   fetch.set_tier(v1::TIER_SSD);
   EXPECT_EQ(CodeOf(fetch), absl::StatusCode::kInvalidArgument);
-  v1::PrefetchRequest prefetch;
-  prefetch.add_chunk_ids(1);
-  prefetch.set_tier(v1::TIER_SSD);
-  EXPECT_EQ(CodeOf(prefetch), absl::StatusCode::kInvalidArgument);
   v1::EvictRequest evict;
   evict.add_chunk_ids(1);
   EXPECT_EQ(CodeOf(evict), absl::StatusCode::kInvalidArgument);

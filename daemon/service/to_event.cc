@@ -242,16 +242,6 @@ absl::StatusOr<EvictCall> ToEvent(const v1::EvictRequest& request, const NodeDef
   return event;
 }
 
-absl::StatusOr<PrefetchCall> ToEvent(const v1::PrefetchRequest& request, const NodeDefaults& node) {
-  PrefetchCall event;
-  MEMTIDE_ASSIGN_OR_RETURN(event.chunks, ToSomeChunks(request.chunk_ids(), node.limits));
-  MEMTIDE_ASSIGN_OR_RETURN(event.tier, ToTier(request.tier(), node.fastest));
-  if (event.tier == Tier::kSsd) {
-    return absl::InvalidArgumentError("tier: chunks are prefetched to device or host, not to SSD");
-  }
-  return event;
-}
-
 absl::StatusOr<FreeCall> ToEvent(const v1::FreeRequest& request, const NodeDefaults& node) {
   MEMTIDE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   FreeCall event;

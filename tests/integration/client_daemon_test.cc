@@ -221,7 +221,6 @@ TEST(ClientDaemonTest, ChunksEvictedToDiskComeBackAsTheyWere) {
   const absl::Status evicted = client->leases()->Evict(all);
   ASSERT_TRUE(evicted.ok()) << evicted;
   EXPECT_EQ(client->leases()->stats().leases_held, 0u);
-  EXPECT_TRUE(client->leases()->Prefetch(all).ok());
   for (uint32_t n = 0; n < 3; ++n) EXPECT_EQ(CountWrong(client.get(), *range, n, 1), 0u);
 }
 

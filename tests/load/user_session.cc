@@ -108,9 +108,8 @@ class ChunkUser {
         return Discard();
       case 3:
       case 4:
-        return Evict();
       case 5:
-        return Prefetch();
+        return Evict();
       case 6:
         client_.Call("flush", [&] { return memtide_flush(client_.get()); });
         return;
@@ -165,11 +164,6 @@ class ChunkUser {
     const std::vector<uint32_t> places = Pick();
     client_.Call("evict",
                  [&] { return memtide_evict(client_.get(), places.data(), places.size()); });
-  }
-  void Prefetch() {
-    const std::vector<uint32_t> places = Pick();
-    client_.Call("prefetch",
-                 [&] { return memtide_prefetch(client_.get(), places.data(), places.size()); });
   }
   void Write() {
     const std::vector<uint32_t> places = Pick();

@@ -14,7 +14,7 @@ constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kClose=*/1,      /*kGone=*/2,
     /*kAllocate=*/10,  /*kFetch=*/50,        /*kRelease=*/20,
     /*kWrite=*/20,     /*kEvict=*/8,
-    /*kPrefetch=*/8,   /*kFree=*/4,          /*kDescribe=*/4,
+    /*kFree=*/4,       /*kDescribe=*/4,
     /*kInspect=*/6,    /*kDrain=*/0,
     /*kReplay=*/5,     /*kHostile=*/6,       /*kComplete=*/60,
     /*kTick=*/20,      /*kSettle=*/1,
@@ -29,9 +29,8 @@ uint32_t& Weight(Config* config, OpKind kind) { return config->weights[static_ca
 // Swarm testing: runs that never do some things reach states that balanced runs do not.
 void Swarm(Random* random, Config* config) {
   config->weights = kWeights;
-  for (const OpKind kind :
-       {OpKind::kEvict, OpKind::kPrefetch, OpKind::kFree, OpKind::kReplay, OpKind::kHostile,
-        OpKind::kGone, OpKind::kHang, OpKind::kClose, OpKind::kReport}) {
+  for (const OpKind kind : {OpKind::kEvict, OpKind::kFree, OpKind::kReplay, OpKind::kHostile,
+                            OpKind::kGone, OpKind::kHang, OpKind::kClose, OpKind::kReport}) {
     if (random->Percent(25)) Weight(config, kind) = 0;
   }
   if (random->Percent(20)) Weight(config, OpKind::kHostile) *= 6;

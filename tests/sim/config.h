@@ -21,7 +21,6 @@ enum class OpKind : uint8_t {
   kRelease,
   kWrite,  // A client writes into a chunk that it holds a write lease on.
   kEvict,
-  kPrefetch,
   kFree,
   kDescribe,
   kInspect,
@@ -42,7 +41,7 @@ enum class OpKind : uint8_t {
   kPart,           // A client asks for a part of a step that it will compute itself.
   kEndPart,        // It goes on with such a part: computes it, or ends it.
 };
-inline constexpr int kOpKinds = 30;
+inline constexpr int kOpKinds = 29;
 
 // Percent of the fake node's work of each sort that fails. `part`: of the parts that clients end,
 // those that they have not computed. `lie`: of the transfers of the disk, those that it says to

@@ -6,7 +6,7 @@
 namespace memtide::sim {
 namespace {
 
-constexpr uint64_t kSeeds = 80;
+constexpr uint64_t kSeeds = 200;
 
 class FaultInjectorTest : public testing::TestWithParam<int> {};
 

@@ -7,11 +7,11 @@ namespace memtide::sim {
 namespace {
 
 constexpr const char* kOpNames[kOpKinds] = {
-    "kConnect",  "kOpen",    "kHang",    "kClose",         "kGone",     "kAllocate",
-    "kFetch",    "kRelease", "kWrite",   "kEvict",         "kPrefetch", "kFree",
-    "kDescribe", "kInspect", "kDrain",   "kReplay",        "kHostile",  "kComplete",
-    "kTick",     "kSettle",  "kResize",  "kReturnRegions", "kReport",   "kHostMemory",
-    "kStep",     "kPublish", "kRestart", "kDiscard",       "kPart",     "kEndPart",
+    "kConnect", "kOpen",    "kHang",          "kClose",   "kGone",       "kAllocate",
+    "kFetch",   "kRelease", "kWrite",         "kEvict",   "kFree",       "kDescribe",
+    "kInspect", "kDrain",   "kReplay",        "kHostile", "kComplete",   "kTick",
+    "kSettle",  "kResize",  "kReturnRegions", "kReport",  "kHostMemory", "kStep",
+    "kPublish", "kRestart", "kDiscard",       "kPart",    "kEndPart",
 };
 
 OpKind Pick(const Config& config, Random* random) {

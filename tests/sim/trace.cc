@@ -129,9 +129,6 @@ struct EventText {
   std::string operator()(const EvictCall& e) const {
     return StrCat(Head("Evict", e), " ", Text(e.tier), " ", Text(e.chunks));
   }
-  std::string operator()(const PrefetchCall& e) const {
-    return StrCat(Head("Prefetch", e), " ", Text(e.tier), " ", Text(e.chunks));
-  }
   std::string operator()(const FreeCall& e) const {
     return StrCat(Head("Free", e), " request ", e.request_id, " ", Text(e.chunks));
   }

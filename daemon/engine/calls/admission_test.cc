@@ -269,19 +269,5 @@ TEST(AdmissionTest, AReadFromSsdSaysWhetherACallWaitsForIt) {
   EXPECT_NE(owner, JobId());
 }
 
-TEST(AdmissionTest, APrefetchForWhichACallBeginsToWaitIsExpeditedOnce) {
-  OnSsd job;
-  job.node.Post(PrefetchCall{job.node.Call(), job.session, Tier::kHost, {job.chunk}});
-  ASSERT_EQ(job.node.transfers_.size(), 1u);
-  EXPECT_FALSE(job.node.transfers_[0].awaited);
-  EXPECT_TRUE(job.node.awaited_.empty());
-  const SessionId other = job.node.Open(1000, "job");
-  job.node.Fetch(job.session, {job.chunk});
-  job.node.Fetch(other, {job.chunk});
-  ASSERT_EQ(job.node.awaited_.size(), 1u);
-  EXPECT_EQ(job.node.awaited_[0].transfer, job.node.transfers_[0].transfer);
-  job.node.FinishTransfers();
-}
-
 }  // namespace
 }  // namespace memtide

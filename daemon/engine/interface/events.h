@@ -159,14 +159,6 @@ struct EvictCall {
   std::vector<ChunkId> chunks;
   uint64_t Cost() const { return chunks.size(); }
 };
-// Starts prefetches to `tier` where room can be made; answered at once, leases nothing.
-struct PrefetchCall {
-  CallId call;
-  SessionId session;
-  Tier tier = Tier::kDevice;
-  std::vector<ChunkId> chunks;
-  uint64_t Cost() const { return chunks.size(); }
-};
 // Ends chunks and their content. Own leases end with them; others' refuse it.
 struct FreeCall {
   CallId call;
@@ -417,12 +409,12 @@ struct Tick {};
 
 using Event =
     std::variant<ClientConnected, ClientGone, OpenCall, RenewCall, CloseCall, AllocateCall,
-                 FetchCall, ReleaseCall, EvictCall, PrefetchCall, FreeCall, DescribeCall,
-                 ReportCall, ResizeCall, ReturnRegionsCall, InspectCall, TraceCall, DrainCall,
-                 TransferDone, RegionMade, RegionDropped, StoreMade, StoreDropped, Tick, StepCall,
-                 CommitCall, StepDone, Restore, HostMemory, SlotReleased, SlotPopulated,
-                 ClientQuiet, DiscardCall, EndPartCall, OfferCall, DeviceState, EndJobCall,
-                 SetQuotasCall, SnapshotSaved, DuplicateCall>;
+                 FetchCall, ReleaseCall, EvictCall, FreeCall, DescribeCall, ReportCall, ResizeCall,
+                 ReturnRegionsCall, InspectCall, TraceCall, DrainCall, TransferDone, RegionMade,
+                 RegionDropped, StoreMade, StoreDropped, Tick, StepCall, CommitCall, StepDone,
+                 Restore, HostMemory, SlotReleased, SlotPopulated, ClientQuiet, DiscardCall,
+                 EndPartCall, OfferCall, DeviceState, EndJobCall, SetQuotasCall, SnapshotSaved,
+                 DuplicateCall>;
 
 // The index of a kind of event in Event.
 template <typename OneEvent, size_t index = 0>

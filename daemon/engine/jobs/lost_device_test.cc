@@ -218,9 +218,6 @@ TEST_P(LostDeviceTest, AJobThatUsesHostMemoryOnlyGoesOnThere) {
   node_.Release(session, chunks);
   // It has regions of the device that are not there any more.
   EXPECT_EQ(node_.CodeOf(node_.Fetch(session, chunks)), StatusCode::kUnavailable);
-  const PrefetchCall prefetch{node_.Call(), session, Tier::kDevice, chunks};
-  node_.Post(prefetch);
-  EXPECT_EQ(node_.CodeOf(prefetch.call), StatusCode::kUnavailable);
   node_.Post(ClientGone{session});
   const SessionId resumed = Open(0, "kept");
   for (const ChunkId chunk : chunks) EXPECT_EQ(Read(resumed, chunk), StatusCode::kOk);

@@ -1,5 +1,7 @@
 // What the engine does with what sessions tell of their uses.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/engine/testing/engine_harness.h"
@@ -13,7 +15,8 @@ using Kind = StartTransfer::Kind;
 class PredictTest : public testing::Test, public EngineHarness {
  protected:
   // Four slots on the device, room for all in the host.
-  PredictTest() : EngineHarness({{kChunk * 4}, kChunk * 32, Bytes(0), Limits()}) {
+  PredictTest() : PredictTest({{kChunk * 4}, kChunk * 32, Bytes(0), Limits()}) {}
+  explicit PredictTest(EngineOptions options) : EngineHarness(std::move(options)) {
     session_ = Open();
     chunks_ = Allocate(session_, 8);
   }
@@ -29,11 +32,12 @@ class PredictTest : public testing::Test, public EngineHarness {
     moment.name = name;
     return moment;
   }
-  // Fetches, releases and reports the uses, as a client does.
-  void UseChunk(uint32_t n, Access access = Access::kRead) {
+  // Fetches, releases and reports the uses, as a client does. What is prefetched is on its way.
+  void BeginToUse(uint32_t n, Access access = Access::kRead) {
     FetchCall fetch;
     fetch.call = Call();
     fetch.session = session_;
+    fetch.tier = tier_;
     fetch.access = access;
     fetch.chunks = {chunks_[n]};
     fetch.moments = {Moment("m" + std::to_string(n))};
@@ -43,6 +47,9 @@ class PredictTest : public testing::Test, public EngineHarness {
     EXPECT_EQ(CodeOf(fetch.call), absl::StatusCode::kOk);
     last_ = std::get<FetchReply>(ReplyTo(fetch.call).value);
     Release(session_, {chunks_[n]});
+  }
+  void UseChunk(uint32_t n, Access access = Access::kRead) {
+    BeginToUse(n, access);
     FinishTransfers();
     Wait(std::chrono::milliseconds(20));
   }
@@ -71,6 +78,7 @@ class PredictTest : public testing::Test, public EngineHarness {
 
   SessionId session_;
   std::vector<ChunkId> chunks_;
+  Tier tier_ = Tier::kDevice;
   FetchReply last_;
 };
 
@@ -94,6 +102,38 @@ TEST_F(PredictTest, WhatIsExpectedSoonComesAheadAndDisplacesOnlyWhatIsExpectedLa
   bool prefetched = false;
   for (const TracedMove& move : trace.moves) prefetched |= move.reason == MoveReason::kPrefetch;
   EXPECT_TRUE(prefetched);
+}
+
+// Four slots of host memory, and room for all on SSD.
+class PredictFromSsdTest : public PredictTest {
+ protected:
+  PredictFromSsdTest() : PredictTest({{}, kChunk * 4, kChunk * 32, Limits()}) {
+    tier_ = Tier::kHost;
+  }
+};
+
+TEST_F(PredictFromSsdTest, APrefetchForWhichCallsBeginToWaitIsExpeditedOnce) {
+  Iterate(Access::kWrite);
+  for (int i = 0; i < 3; ++i) Iterate();
+  uint32_t used = 0;
+  while (transfers_.empty() && used < chunks_.size()) {
+    BeginToUse(used++);
+    Wait(std::chrono::milliseconds(20));
+  }
+  ASSERT_EQ(transfers_.size(), 1u);
+  const StartTransfer prefetch = transfers_[0];
+  ASSERT_EQ(prefetch.kind, StartTransfer::Kind::kSsdToHost);
+  EXPECT_FALSE(prefetch.awaited);
+  awaited_.clear();
+  const std::vector<ChunkInfo> known = Describe(session_, chunks_);
+  const auto moving =
+      std::find_if(known.begin(), known.end(), [](const ChunkInfo& each) { return each.moving; });
+  ASSERT_NE(moving, known.end());
+  Fetch(session_, {moving->chunk}, Access::kRead, tier_);
+  Fetch(session_, {moving->chunk}, Access::kRead, tier_);
+  ASSERT_EQ(awaited_.size(), 1u);
+  EXPECT_EQ(awaited_[0].transfer, prefetch.transfer);
+  FinishTransfers();
 }
 
 TEST_F(PredictTest, ASessionIsToldWhichOfItsLeasesAreExpectedLast) {

@@ -35,7 +35,6 @@ class Residency {
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
   void ForgetWishes(ChunkIndex index);
-  void On(const PrefetchCall& event);
   void On(const TransferDone& event);
   // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
   // Advance(), for the others. EndAdvance() comes last. kNone: it cannot move. kReached: it is

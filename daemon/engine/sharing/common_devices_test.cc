@@ -68,7 +68,7 @@ TEST_F(CommonDeviceTest, TheContentGoesWithItsLastReaderAtADevice) {
 TEST_F(CommonDeviceTest, AnEvictionEndsWithTheContentThatItsWriterLeaves) {
   Share();
   const std::vector<ChunkId> chunks = {a_.chunks()[1]};
-  node_.Post(PrefetchCall{node_.Call(), a_.session(), Tier::kDevice, chunks});
+  node_.StartMoving(a_.session(), chunks[0]);
   const EvictCall evict{node_.Call(), a_.session(), Tier::kHost, chunks};
   node_.Post(evict);
   ASSERT_FALSE(node_.Answered(evict.call)) << "the chunk is on its way to the device";

@@ -356,7 +356,7 @@ TEST_F(DuplicatesAtADeviceTest, AChunkOnItsWayToTheDeviceIsDuplicatedWhenItIsThe
   node_.Post(call);
   node_.Finish<AllocateReply>(call.call);
   const ChunkId moving = a_.chunks()[0];
-  node_.Post(PrefetchCall{node_.Call(), a_.session(), Tier::kDevice, {moving}});
+  node_.StartMoving(a_.session(), moving);
   ASSERT_EQ(node_.in_flight(), 1u);
   call = {node_.Call(), a_.session(), 1001, {moving}, 1};
   node_.Post(call);

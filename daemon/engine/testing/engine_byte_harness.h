@@ -288,6 +288,17 @@ class EngineByteHarness {
     return values;
   }
 
+  // The chunk is on its way to the device afterwards, for a fetch that has run out of time.
+  void StartMoving(SessionId session, ChunkId chunk) {
+    FetchCall fetch;
+    fetch.call = Call();
+    fetch.session = session;
+    fetch.chunks = {chunk};
+    fetch.deadline = std::chrono::milliseconds(1);
+    Post(fetch);
+    Wait(std::chrono::milliseconds(2));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(ReplyTo(fetch.call).status));
+  }
   Reply Fetch(SessionId session, ChunkId chunk, Tier tier, Access access) {
     FetchCall fetch;
     fetch.call = Call();

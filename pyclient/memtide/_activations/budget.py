@@ -46,7 +46,6 @@ _SCARCE_PERCENT = 60
 _TRIM_EVERY_S = 0.25
 # The balloon leaves a job this part of its host slots.
 _BALLOON_LEAVES = 4
-_TIMEOUT_MS = 60_000
 
 
 class Keeper(Protocol):
@@ -162,14 +161,6 @@ class Budget:
             self._surely_own_bytes = 0
         for limit in self._limits():
             limit.end_iteration()
-
-    def resize_device(self, slots: int) -> None:
-        """Gives chunks `slots` of the device, or the fewest that they need, and activations what
-        is left. ResourceExhausted: other jobs have the slots. REQUIRES: there is a device."""
-        slots = max(slots, self._client.limits.min_slots)
-        chunk_bytes = self._client.properties.chunk_bytes
-        self._client.resize(slots * chunk_bytes, _TIMEOUT_MS)
-        self._valid_until_s = float("-inf")
 
     def as_json(self) -> dict[str, Any] | None:
         """The limits and the most that was used of each, as far as readings show; None: there is no

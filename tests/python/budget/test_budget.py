@@ -258,12 +258,8 @@ def emulated_client() -> FakeClient:
     return client
 
 
-def resize(client: FakeClient, size_bytes: int) -> None:
-    client.slots = size_bytes // (2 * _MIB)
-
-
 def test_on_an_emulated_device_slots_and_kept_activations_share_the_limit(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine,
 ) -> None:
     client = emulated_client()
     budget = make(machine, MemoryBudget(device_bytes=480 * _MIB), client)
@@ -273,11 +269,6 @@ def test_on_an_emulated_device_slots_and_kept_activations_share_the_limit(
     used = budget.as_json()
     assert used is not None
     assert used["device_most_used_bytes"] == (200 + 40) * _MIB
-    monkeypatch.setattr(client, "resize", lambda size, _timeout: resize(client, size))
-    budget.resize_device(150)
-    assert budget.allowance_bytes() == (480 - 60 - 300) * _MIB, "at once, not after a while"
-    budget.resize_device(0)
-    assert client.slots == client.limits.min_slots
 
 
 def test_an_emulated_device_is_no_host_memory(machine: Machine) -> None:

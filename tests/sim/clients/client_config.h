@@ -27,7 +27,6 @@ enum class ClientOp : uint8_t {
   kEndPart,
   kCommit,
   kEvict,
-  kPrefetch,
   kFree,
   kDiscard,
   kDie,

@@ -52,8 +52,7 @@ void ClientSimulation::StepClient(Client* client, ClientOp operation) {
     case ClientOp::kCommit:
       return Commit(client);
     case ClientOp::kEvict:
-    case ClientOp::kPrefetch:
-      return Move(client, operation == ClientOp::kEvict);
+      return Evict(client);
     case ClientOp::kFree:
       return Ask(FreeCall{CallId(), client->session, next_request_++, {Pick(client->chunks)}});
     case ClientOp::kDiscard:
@@ -215,13 +214,8 @@ void ClientSimulation::EndPart(Client* client) {
   }
 }
 
-void ClientSimulation::Move(Client* client, bool evict) {
+void ClientSimulation::Evict(Client* client) {
   const ChunkId chunk = Pick(client->chunks);
-  if (!evict) {
-    const Tier tier =
-        config_.device_slots != 0 && random_.Percent(50) ? Tier::kDevice : Tier::kHost;
-    return Ask(PrefetchCall{CallId(), client->session, tier, {chunk}});
-  }
   client->leases.erase(chunk);
   const Tier tier = config_.ssd_slots != 0 && random_.Percent(70) ? Tier::kSsd : Tier::kHost;
   Ask(EvictCall{CallId(), client->session, tier, {chunk}});

@@ -250,7 +250,7 @@ class ClientSimulation {
   void CheckQuotas();
 
   void EndPart(Client* client);
-  void Move(Client* client, bool evict);
+  void Evict(Client* client);
   void Discard(Client* client);
 
   void Observe(const Effect& effect);

@@ -29,12 +29,12 @@ ClientConfig WithCommonContents(uint64_t seed) {
   if (random.Percent(50)) config.repeats_percent = random.Between(20, 100);
   config.hostile = random.Percent(15);
   config.fail_region_percent = random.Percent(20) ? 30 : 0;
-  config.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 12},   {ClientOp::kConnect, 3},
-                    {ClientOp::kFetch, 25},    {ClientOp::kWrite, 25},  {ClientOp::kRelease, 30},
-                    {ClientOp::kOffer, 30},    {ClientOp::kPart, 10},   {ClientOp::kEndPart, 14},
-                    {ClientOp::kCommit, 6},    {ClientOp::kEvict, 4},   {ClientOp::kPrefetch, 4},
-                    {ClientOp::kFree, 2},      {ClientOp::kDiscard, 2}, {ClientOp::kDie, 3},
-                    {ClientOp::kClose, 1},     {ClientOp::kHang, 1}};
+  config.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 12},  {ClientOp::kConnect, 3},
+                    {ClientOp::kFetch, 25},    {ClientOp::kWrite, 25}, {ClientOp::kRelease, 30},
+                    {ClientOp::kOffer, 30},    {ClientOp::kPart, 10},  {ClientOp::kEndPart, 14},
+                    {ClientOp::kCommit, 6},    {ClientOp::kEvict, 4},  {ClientOp::kFree, 2},
+                    {ClientOp::kDiscard, 2},   {ClientOp::kDie, 3},    {ClientOp::kClose, 1},
+                    {ClientOp::kHang, 1}};
   DrawRun({ClientOp::kPart, ClientOp::kCommit, ClientOp::kFree, ClientOp::kDiscard}, &random,
           &config);
   // Drawn apart from the others, so that seeds without duplicates are as they were before.

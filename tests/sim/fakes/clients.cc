@@ -277,9 +277,6 @@ std::optional<Event> MakeCall(const State& state, OpKind kind, SessionId session
   if (kind == OpKind::kEvict) {
     return EvictCall{CallId(), session, PickLowerTier(state, random), chunks};
   }
-  if (kind == OpKind::kPrefetch) {
-    return PrefetchCall{CallId(), session, PickTier(state, random), chunks};
-  }
   if (kind == OpKind::kFree) return FreeCall{CallId(), session, request_id, chunks};
   if (kind == OpKind::kDiscard) return DiscardCall{CallId(), session, request_id, chunks};
   return DescribeCall{CallId(), session, chunks};

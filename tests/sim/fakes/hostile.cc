@@ -1,5 +1,6 @@
 #include "tests/sim/fakes/hostile.h"
 
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -210,11 +211,10 @@ std::optional<Event> MakeHostileCall(const State& state, SessionId session, uint
   if (random->Percent(10)) return HostileOpen(state, session, random);
   if (random->Percent(4)) return HostileReturn(state, session, random);
   if (state.config.parts && random->Percent(25)) return HostilePart(state, session, random);
-  constexpr OpKind kKinds[] = {OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch,
-                               OpKind::kRelease,  OpKind::kEvict,    OpKind::kPrefetch,
-                               OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch,
-                               OpKind::kResize,   OpKind::kReport};
-  std::optional<Event> call = MakeCall(state, kKinds[random->Below(11)], session,
+  constexpr OpKind kKinds[] = {
+      OpKind::kAllocate, OpKind::kFetch,    OpKind::kFetch, OpKind::kRelease, OpKind::kEvict,
+      OpKind::kFree,     OpKind::kDescribe, OpKind::kFetch, OpKind::kResize,  OpKind::kReport};
+  std::optional<Event> call = MakeCall(state, kKinds[random->Below(std::size(kKinds))], session,
                                        random->Percent(5) ? 0 : request_id, random);
   if (state.config.activations && random->Percent(15)) {
     call = MakeCall(state, OpKind::kDiscard, session, request_id, random);

@@ -170,15 +170,6 @@ struct Expect {
     return codes;
   }
 
-  Codes operator()(const PrefetchCall& call) const {
-    Codes errors;
-    if (NotOpen(state, call.session, &errors)) return errors;
-    AddBatchErrors(state, call.session, call.chunks, &errors);
-    const uint32_t slots = state.JobOf(call.session)->slots[static_cast<size_t>(call.tier)];
-    if (call.tier == Tier::kSsd || slots == 0) errors.insert(Code::kInvalidArgument);
-    return OkOr(errors);
-  }
-
   Codes operator()(const FreeCall& call) const {
     Codes errors;
     if (NotOpen(state, call.session, &errors)) return errors;

@@ -15,7 +15,6 @@ void Model::Before(Instant now, const Event& event) {
   freeing_.clear();
   closed_now_.clear();
   unresized_.reset();
-  prefetching_ = std::holds_alternative<PrefetchCall>(event);
   if (const auto* connected = std::get_if<ClientConnected>(&event)) {
     SessionState session;
     session.uid = connected->uid;
@@ -96,8 +95,7 @@ void Model::BeforeCall(const Event& event) {
       call.deadline = state_.now + std::min(resize->deadline, longest);
     }
   }
-  if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<PrefetchCall>(event) ||
-      std::holds_alternative<StepCall>(event)) {
+  if (std::holds_alternative<FetchCall>(event) || std::holds_alternative<StepCall>(event)) {
     for (const ChunkId chunk : *ChunksOf(event)) {
       const auto wanted = state_.chunks.find(chunk);
       if (wanted == state_.chunks.end()) continue;

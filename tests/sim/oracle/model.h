@@ -124,7 +124,6 @@ class Model {
   // What the event that is being handled asks to end: chunks, and sessions.
   std::set<ChunkId> freeing_;
   std::set<SessionId> closed_now_;
-  bool prefetching_ = false;
   // The job as it was before the resize that is being handled.
   std::optional<std::pair<JobId, JobState>> unresized_;
   // The words of NOT_FOUND without their numbers, by the kind of call.

@@ -153,7 +153,9 @@ void Model::ObserveBudget(const SendLeaseBudget& effect) {
 }
 
 void Model::ObserveTransfer(const StartTransfer& effect) {
-  if (prefetching_) probes_.Hit(Probe::kPrefetchMoved);
+  const bool moves_up = effect.kind == StartTransfer::Kind::kSsdToHost ||
+                        effect.kind == StartTransfer::Kind::kHostToDevice;
+  if (moves_up && !effect.awaited) probes_.Hit(Probe::kPrefetchMoved);
   for (const auto& [id, job] : state_.jobs) {
     if (effect.kind == StartTransfer::Kind::kSsdToHost && job.regions.count(effect.to.region) &&
         job.slots[0] != 0 && state_.LeasedAt(id, Tier::kHost).size() + 1 >= job.slots[1]) {

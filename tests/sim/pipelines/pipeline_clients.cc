@@ -51,13 +51,12 @@ PipelineConfig WithPipelines(uint64_t seed) {
   if (random.Percent(40)) node.fail_disk_percent = random.Between(1, 15);
   node.write_percent = 40;
   node.uncomputed_percent = random.Percent(50) ? 0 : random.Between(5, 30);
-  node.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 10},   {ClientOp::kConnect, 6},
-                  {ClientOp::kFetch, 60},    {ClientOp::kWrite, 20},  {ClientOp::kRelease, 20},
-                  {ClientOp::kOffer, 4},     {ClientOp::kPart, 10},   {ClientOp::kEndPart, 20},
-                  {ClientOp::kCommit, 6},    {ClientOp::kEvict, 3},   {ClientOp::kPrefetch, 2},
-                  {ClientOp::kFree, 1},      {ClientOp::kDiscard, 1}, {ClientOp::kDie, 1},
-                  {ClientOp::kClose, 1},     {ClientOp::kHang, 1},    {ClientOp::kHostMemory, 3},
-                  {ClientOp::kRestart, 1}};
+  node.weights = {{ClientOp::kComplete, 60}, {ClientOp::kTick, 10},      {ClientOp::kConnect, 6},
+                  {ClientOp::kFetch, 60},    {ClientOp::kWrite, 20},     {ClientOp::kRelease, 20},
+                  {ClientOp::kOffer, 4},     {ClientOp::kPart, 10},      {ClientOp::kEndPart, 20},
+                  {ClientOp::kCommit, 6},    {ClientOp::kEvict, 3},      {ClientOp::kFree, 1},
+                  {ClientOp::kDiscard, 1},   {ClientOp::kDie, 1},        {ClientOp::kClose, 1},
+                  {ClientOp::kHang, 1},      {ClientOp::kHostMemory, 3}, {ClientOp::kRestart, 1}};
   DrawRun({ClientOp::kFree, ClientOp::kDiscard, ClientOp::kEvict}, &random, &node);
   node.steps = random.Between(600, 1400);
   if (node.host_reserve == 0) node.weights.erase(ClientOp::kHostMemory);
@@ -128,14 +127,6 @@ void PipelineSimulation::StepClient(Client* client, ClientOp operation) {
     case ClientOp::kClose:
     case ClientOp::kHang:
       return CommonSimulation::StepClient(client, operation);
-    case ClientOp::kPrefetch: {
-      // A chunk that holds nothing would be filled with zeros.
-      if (!stage->is_filled) return;
-      const ChunkId chunk = Room(*client, random_.Below(PlanOf(*stage).weights), stage->version);
-      const bool on_device = config_.device_slots != 0 && PlanOf(*stage).on_device;
-      const Tier tier = on_device ? Tier::kDevice : Tier::kHost;
-      return Ask(PrefetchCall{CallId(), client->session, tier, {chunk}});
-    }
     case ClientOp::kEvict: {
       // An eviction would end a lease that a pass has.
       const ChunkId chunk = Pick(client->chunks);

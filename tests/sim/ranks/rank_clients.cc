@@ -25,9 +25,8 @@ ClientConfig WithRanks(uint64_t seed) {
   config.weights = {{ClientOp::kComplete, 50}, {ClientOp::kTick, 12},    {ClientOp::kConnect, 3},
                     {ClientOp::kFetch, 25},    {ClientOp::kWrite, 30},   {ClientOp::kRelease, 25},
                     {ClientOp::kPart, 30},     {ClientOp::kEndPart, 30}, {ClientOp::kCommit, 14},
-                    {ClientOp::kEvict, 4},     {ClientOp::kPrefetch, 4}, {ClientOp::kFree, 1},
-                    {ClientOp::kDiscard, 2},   {ClientOp::kDie, 2},      {ClientOp::kClose, 1},
-                    {ClientOp::kHang, 1}};
+                    {ClientOp::kEvict, 4},     {ClientOp::kFree, 1},     {ClientOp::kDiscard, 2},
+                    {ClientOp::kDie, 2},       {ClientOp::kClose, 1},    {ClientOp::kHang, 1}};
   DrawRun({ClientOp::kFree, ClientOp::kDiscard}, &random, &config);
   return config;
 }

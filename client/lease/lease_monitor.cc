@@ -1,0 +1,358 @@
+#include "client/lease/lease_monitor.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace memtide::client {
+
+LeaseMonitor::LeaseMonitor(uint32_t places, const Job& job)
+    : cache_({places, job.lease_budget}), log_(job.limits) {
+  stats_.slots = job.lease_slots();
+}
+
+// --- Leases ---
+
+absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
+  PendingFetch pending;
+  const MutexLock lock(&mutex_);
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(pending.plan, request.is_fault
+                                               ? cache_.Fault(request.places[0], request.access)
+                                               : cache_.Acquire(request.places, request.access));
+    if (pending.plan.next != LeasePlan::Next::kWait) break;
+    const Instant start = Now();
+    const absl::Status waited = WaitForChange(request.until);
+    stats_.waited += Now() - start;
+    MEMTIDE_RETURN_IF_ERROR(waited);
+  }
+  const LeasePlan& plan = pending.plan;
+  const uint64_t missed = plan.fetch.size() + plan.upgrade.size();
+  if (request.is_fault) {
+    stats_.faults += plan.fetch.size();
+    stats_.upgrades += plan.upgrade.size();
+  } else {
+    stats_.acquires += request.places.size();
+    stats_.acquire_hits += request.places.size() - missed;
+  }
+  // Hits are recorded as well: the access predictor needs the uses, not the fetches.
+  for (const PlaceId place : request.places) log_.Record(cache_.chunk(place), request.access);
+  // A hit makes no call, so its moments travel with the next fetch.
+  if (plan.next == LeasePlan::Next::kDone) return pending;
+  pending.moments = log_.Take();
+  pending.leased = ChunksOf(plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
+  pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
+  pending.released = ChunksOf(plan.release);
+  return pending;
+}
+
+void LeaseMonitor::Granted(const LeasePlan& plan, const std::vector<ChunkId>& eviction_hints,
+                           Instant began, Duration waited, absl::FunctionRef<void()> resume) {
+  const MutexLock lock(&mutex_);
+  cache_.Granted(plan);
+  if (!plan.counts_uses) {
+    // Faulted chunks have no use that keeps them mapped: give them a minimum residency.
+    const Instant now = Now();
+    for (const PlaceId place : plan.fetch) {
+      resident_until_[place] = now + std::min(now - began, kMaxMinResidency);
+    }
+  }
+  cache_.SetEvictionHints(eviction_hints);
+  cache_.Released(plan.release);
+  stats_.releases += plan.release.size();
+  stats_.waited += waited;
+  Changed();
+  resume();
+}
+
+void LeaseMonitor::Refused(const LeasePlan& plan, Duration waited) {
+  const MutexLock lock(&mutex_);
+  cache_.Refused(plan);
+  cache_.Released(plan.release);
+  stats_.releases += plan.release.size();
+  stats_.waited += waited;
+  Changed();
+}
+
+void LeaseMonitor::Released(absl::Span<const PlaceId> places) {
+  const MutexLock lock(&mutex_);
+  cache_.Released(places);
+  stats_.releases += places.size();
+  Changed();
+}
+
+absl::Status LeaseMonitor::EndUse(absl::Span<const PlaceId> places) {
+  const MutexLock lock(&mutex_);
+  absl::Status status = cache_.EndUse(places);
+  if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
+  return lost_.ok() ? status : lost_;
+}
+
+absl::StatusOr<PendingRelease> LeaseMonitor::TakeIdle(absl::Span<const PlaceId> places) {
+  PendingRelease pending;
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(lost_);
+  MEMTIDE_ASSIGN_OR_RETURN(pending.chunks, Resolve(places));
+  pending.idle = cache_.TakeIdle(places);
+  return pending;
+}
+
+absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceId> places) {
+  PendingRelease pending;
+  std::vector<PlaceId> absent;
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(lost_);
+  // Leases are taken after all places are checked, so an error changes nothing.
+  MEMTIDE_RETURN_IF_ERROR(Resolve(places).status());
+  for (const PlaceId place : places) {
+    if (cache_.IsAbsent(place)) absent.push_back(place);
+  }
+  pending.idle = cache_.TakeIdle(places);
+  pending.released = ChunksOf(pending.idle);
+  pending.chunks = ChunksOf(absent);
+  pending.chunks.insert(pending.chunks.end(), pending.released.begin(), pending.released.end());
+  return pending;
+}
+
+absl::StatusOr<std::vector<PlaceId>> LeaseMonitor::TakeAllIdle() {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(lost_);
+  return cache_.TakeAllIdle();
+}
+
+void LeaseMonitor::AwaitMinResidency(const std::vector<PlaceId>& places) {
+  Instant until = Instant::min();
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : places) {
+    const auto found = resident_until_.find(place);
+    if (found == resident_until_.end()) continue;
+    until = std::max(until, found->second);
+    resident_until_.erase(found);
+  }
+  // A lost session or shutdown ends the wait: the leases end anyway.
+  for (Instant now = Now(); now < until && lost_.ok() && !stopping_; now = Now()) {
+    changed_.WaitFor(&mutex_, until - now);
+  }
+}
+
+// --- Chunks ---
+
+absl::Status LeaseMonitor::CheckRoom(uint32_t count) const {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(lost_);
+  return cache_.FindUnbound(count).status();
+}
+
+absl::Status LeaseMonitor::CheckUnbound(const std::vector<ChunkId>& chunks) const {
+  const MutexLock lock(&mutex_);
+  std::set<ChunkId> named;
+  for (const ChunkId chunk : chunks) {
+    if (named.insert(chunk).second && !cache_.IsBound(chunk)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.value(), " is bound to a place already, or named twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlaceRange> LeaseMonitor::Bind(const std::vector<ChunkId>& chunks) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_RETURN_IF_ERROR(lost_);
+  absl::StatusOr<PlaceRange> range = cache_.FindUnbound(static_cast<uint32_t>(chunks.size()));
+  if (range.ok()) cache_.Bind(range->first, chunks);
+  return range;
+}
+
+void LeaseMonitor::Unbind(PlaceRange range) {
+  const MutexLock lock(&mutex_);
+  MEMTIDE_CHECK(cache_.BeginEnd(range.places()).ok());
+  cache_.Freed(range.places());
+}
+
+absl::StatusOr<std::vector<ChunkId>> LeaseMonitor::ChunksAt(
+    absl::Span<const PlaceId> places) const {
+  const MutexLock lock(&mutex_);
+  return Resolve(places);
+}
+
+absl::StatusOr<PendingEnd> LeaseMonitor::BeginEnd(absl::Span<const PlaceId> places) {
+  PendingEnd pending;
+  const MutexLock lock(&mutex_);
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    MEMTIDE_ASSIGN_OR_RETURN(pending.plan, cache_.BeginEnd(places));
+    if (pending.plan.next != LeasePlan::Next::kWait) break;
+    MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
+  }
+  pending.released = ChunksOf(pending.plan.release);
+  pending.chunks = ChunksOf(places);
+  return pending;
+}
+
+void LeaseMonitor::Freed(absl::Span<const PlaceId> places) {
+  const MutexLock lock(&mutex_);
+  cache_.Freed(places);
+  Changed();
+}
+
+void LeaseMonitor::Kept(absl::Span<const PlaceId> places, size_t released) {
+  const MutexLock lock(&mutex_);
+  cache_.Kept(places);
+  stats_.releases += released;
+  Changed();
+}
+
+// --- Moments ---
+
+std::vector<Moment> LeaseMonitor::BeginMoment(Moment moment) {
+  const MutexLock lock(&mutex_);
+  log_.Begin(std::move(moment));
+  cache_.BeginMoment();
+  if (!log_.WantsReport() || !lost_.ok()) return {};
+  return log_.Take();
+}
+
+void LeaseMonitor::EndIteration() {
+  const MutexLock lock(&mutex_);
+  log_.EndIteration();
+}
+
+std::vector<Moment> LeaseMonitor::TakeMoments() {
+  const MutexLock lock(&mutex_);
+  return log_.Take();
+}
+
+// --- What the daemon says ---
+
+void LeaseMonitor::Revoke(const Revocation& revocation) {
+  const MutexLock lock(&mutex_);
+  cache_.Revoke(revocation.chunks, revocation.additional);
+  reclaim_needed_.Signal();
+}
+
+void LeaseMonitor::SetSoftBudget(const LeaseBudget& budget) {
+  const MutexLock lock(&mutex_);
+  cache_.limits().SetSoftBudget(std::max<uint32_t>(1, budget.leases), budget.max_in_use);
+  stats_.slots = budget.slots;
+  Changed();
+  reclaim_needed_.Signal();
+}
+
+void LeaseMonitor::SetShare(const DeviceShare& share) {
+  const MutexLock lock(&mutex_);
+  ApplyShare(share);
+}
+
+void LeaseMonitor::RegionGone(RegionId region, const DeviceShare& share) {
+  const MutexLock lock(&mutex_);
+  gone_.push_back(region);
+  ApplyShare(share);
+  reclaim_needed_.Signal();
+}
+
+void LeaseMonitor::ApplyShare(const DeviceShare& share) {
+  cache_.limits().SetBudget(std::max<uint32_t>(1, share.lease_budget));
+  stats_.slots = share.device_slots;
+  Changed();
+}
+
+void LeaseMonitor::FailWith(const absl::Status& reason) {
+  const MutexLock lock(&mutex_);
+  if (lost_.ok()) lost_ = reason;
+  Changed();
+}
+
+absl::Status LeaseMonitor::lost() const {
+  const MutexLock lock(&mutex_);
+  return lost_;
+}
+
+// --- Reclaim ---
+
+absl::optional<Reclaim> LeaseMonitor::NextReclaim() {
+  const MutexLock lock(&mutex_);
+  // In a lost session there is nothing to release: the thread waits for Stop().
+  while (!stopping_ && (!lost_.ok() || (gone_.empty() && !cache_.NeedsReclaim()))) {
+    reclaim_needed_.Wait(&mutex_);
+  }
+  if (stopping_) return absl::nullopt;
+  Reclaim reclaim;
+  reclaim.regions.swap(gone_);
+  reclaim.places = cache_.TakeRevoked();
+  const std::vector<PlaceId> ahead = cache_.TakeForHeadroom();
+  reclaim.places.insert(reclaim.places.end(), ahead.begin(), ahead.end());
+  return reclaim;
+}
+
+void LeaseMonitor::Stop() {
+  const MutexLock lock(&mutex_);
+  stopping_ = true;
+  reclaim_needed_.SignalAll();
+}
+
+void LeaseMonitor::AwaitChange(Duration most) {
+  const MutexLock lock(&mutex_);
+  changed_.WaitFor(&mutex_, most);
+}
+
+absl::Status LeaseMonitor::WaitForChange(absl::optional<Instant> until) {
+  if (!until.has_value()) {
+    changed_.Wait(&mutex_);
+    return absl::OkStatus();
+  }
+  if (*until == Instant::min()) {
+    return absl::UnavailableError("another thread is fetching or releasing a chunk");
+  }
+  const Duration left = *until - Now();
+  if (left <= Duration::zero()) {
+    return absl::DeadlineExceededError(
+        "a chunk that another thread fetches or releases was not available in time");
+  }
+  changed_.WaitFor(&mutex_, left);
+  return absl::OkStatus();
+}
+
+void LeaseMonitor::Changed() {
+  changed_.SignalAll();
+  if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
+}
+
+std::vector<ChunkId> LeaseMonitor::ChunksOf(absl::Span<const PlaceId> places) const {
+  std::vector<ChunkId> chunks;
+  chunks.reserve(places.size());
+  for (const PlaceId place : places) chunks.push_back(cache_.chunk(place));
+  return chunks;
+}
+
+absl::StatusOr<std::vector<ChunkId>> LeaseMonitor::Resolve(absl::Span<const PlaceId> places) const {
+  for (const PlaceId place : places) {
+    if (cache_.IsBound(place)) continue;
+    return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+  }
+  return ChunksOf(places);
+}
+
+// --- Counters ---
+
+void LeaseMonitor::CountCall() {
+  const MutexLock lock(&mutex_);
+  ++stats_.calls;
+}
+
+LeaseStats LeaseMonitor::stats() const {
+  const MutexLock lock(&mutex_);
+  LeaseStats stats = stats_;
+  const LeaseCache::Counts counts = cache_.counts();
+  stats.chunks = counts.bound;
+  stats.leases_held = counts.held;
+  stats.leases_in_use = counts.in_use;
+  stats.lease_budget = cache_.limits().budget();
+  return stats;
+}
+
+}  // namespace memtide::client
