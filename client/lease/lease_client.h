@@ -106,7 +106,7 @@ class LeaseClient {
   // is stopped.
   void RunReclaimer();
 
-  // What the session's events concern, and memtide_end_iteration and memtide_stats.
+  // Events of the session go to it, and so does memtide_end_iteration.
   LeaseMonitor& monitor() { return monitor_; }
   LeaseStats stats() const { return monitor_.stats(); }
 

@@ -227,7 +227,7 @@ std::vector<Moment> LeaseMonitor::TakeMoments() {
   return log_.Take();
 }
 
-// --- What the daemon says ---
+// --- News from the daemon ---
 
 void LeaseMonitor::Revoke(const Revocation& revocation) {
   const MutexLock lock(&mutex_);

@@ -5,7 +5,7 @@
 // reports the outcome; other threads wait meanwhile. No method makes a call to the daemon, or maps
 // memory.
 //
-// Thread-safe. Those methods that wait say so.
+// Thread-safe. Methods that wait say so.
 #ifndef MEMTIDE_CLIENT_LEASE_LEASE_MONITOR_H_
 #define MEMTIDE_CLIENT_LEASE_LEASE_MONITOR_H_
 
@@ -127,7 +127,7 @@ class LeaseMonitor {
   void EndIteration();
   std::vector<Moment> TakeMoments();
 
-  // --- What the daemon says ---
+  // --- News from the daemon ---
 
   // It revokes leases.
   void Revoke(const Revocation& revocation);
