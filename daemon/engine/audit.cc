@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "base/check.h"
 
@@ -77,47 +76,6 @@ void Audit::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& us
     for (const SessionId holder : holders) {
       MEMTIDE_CHECK(std::count(job.sessions.begin(), job.sessions.end(), holder) == 1)
           << "a session that ended has region " << region;
-    }
-  }
-}
-
-// The reason for which each call that is not admitted waits still holds.
-void Audit::CheckWaiting() const {
-  std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
-  for (const auto& [call, waiter] : core_.waiters) {
-    ++all[waiter->job].first;
-    all[waiter->job].second += waiter->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({waiter->deadline, call}) == 1);
-    // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
-    MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
-    if (waiter->admitted) continue;
-    const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
-    const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
-    MEMTIDE_CHECK(calls_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
-        << "fetch " << waiter->call << " waits for nothing";
-  }
-  for (const auto& [call, evict] : core_.evicts) {
-    ++all[evict->job].first;
-    all[evict->job].second += evict->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({evict->deadline, call}) == 1);
-    MEMTIDE_CHECK(core_.sessions.Find(evict->session)->evicts.count(call) == 1);
-  }
-  MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
-  std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
-  for (const auto& [id, job] : core_.jobs) {
-    const auto& [calls, chunks] = all[job.get()];
-    // Offers count with their chunks.
-    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() >= chunks);
-    of_users[job->uid].first += job->waiting_calls.value();
-    of_users[job->uid].second += job->waiting_chunks.value();
-    job->waiting.CheckInvariants();
-  }
-  for (const auto& [id, session] : core_.sessions) {
-    const auto& [calls, chunks] = of_users[session.uid];
-    MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
-    MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
-    for (const auto& [part, step] : session.steps) {
-      MEMTIDE_CHECK(core_.steps.at(step).owner == id && core_.steps.at(step).part == part);
     }
   }
 }
@@ -275,10 +233,7 @@ void Audit::CheckInvariants() const {
     if (chunk.job != nullptr && chunk.common != nullptr) ++readers[chunk.common];
   }
   for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
-  CheckWaiting();
-  for (const auto& [id, waiter] : core_.waiters) {
-    MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
-  }
+  calls_.CheckInvariants();
   for (const auto& [id, job] : core_.jobs) CheckJob(*job);
 }
 
