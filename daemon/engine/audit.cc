@@ -84,17 +84,7 @@ void Audit::CheckChunk(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   if (chunk.job == nullptr) return;
   MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-  MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
-  MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
-      << "a step runs on memory that may move";
-  MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
-  if (chunk.counterpart != kNoChunk) {
-    const Chunk& counterpart = core_.chunks[chunk.counterpart];
-    MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
-    MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
-  } else {
-    MEMTIDE_CHECK(!chunk.is_shadow);
-  }
+  core_.chunks.CheckChunk(index);
   // Decision 3: the home slot is what makes a write-back always possible.
   const bool above = chunk.home != chunk.job->home;
   MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
@@ -102,32 +92,13 @@ void Audit::CheckChunk(ChunkIndex index) const {
       << "chunk " << index << " is below its home";
   const bool is_common = chunk.common != nullptr;
   MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
-  if (is_common) {
-    MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
-    MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
-    // Only the part that makes it writes it.
-    const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
-      return pin.granted() && pin.access == Access::kWrite;
-    });
-    MEMTIDE_CHECK(!chunk.common->whole || (!is_written && !chunk.copies.torn));
-    MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
-  }
+  MEMTIDE_CHECK(!is_common || chunk.common->of->job->uid == chunk.job->uid)
+      << "users share a content";
   for (const Tier tier : kAllTiers) {
-    MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
-    MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
-        << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
     // UpdateVictim() runs wherever one of the conditions of may_leave() changes.
     MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == chunk.may_leave(tier));
     MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == chunk.is_pinned_in_room(tier));
-  }
-  for (const Pin& pin : chunk.pins) {
-    MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
-    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
-        << "chunk " << index << " is leased where it has no copy";
-    MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                  chunk.copies.valid.is_only(chunk.pin_tier))
-        << "a written chunk has stale copies";
   }
 }
 
