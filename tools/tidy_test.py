@@ -128,10 +128,9 @@ def check_function_length(file):
     good=("tools/a.py", "class A:\n" + "    def f(self): pass\n" * MAX_METHODS),
 )
 def check_class_size(file):
-    # Other classes of C++ that are larger are to be taken apart first.
     is_engine = file.path.startswith("daemon/engine/")
     most = MAX_METHODS_OF_ENGINE if is_engine else MAX_METHODS
-    if is_program(file.path, file.text) and (is_engine or file.path.endswith(".py")):
+    if is_program(file.path, file.text):
         for name, line, methods in structure.classes(file.path, file.text):
             if methods > most:
                 yield line, f"{name} has {methods} methods; at most {most}"
@@ -414,6 +413,12 @@ def check_the_rules():
     for path, is_bad in (("client/lease/a.cc", True), ("client/lease/a_test.cc", False)):
         if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
             yield f"rule layering is wrong about client/testing in {path}"
+    for folder, most in (("engine", MAX_METHODS_OF_ENGINE), ("device", MAX_METHODS)):
+        for methods, is_bad in ((most + 1, True), (most, False)):
+            text = "class A {\n" + "  void F();\n" * methods + "};\n"
+            header = File(f"daemon/{folder}/a.h", text)
+            if any(f.rule == "class-size" for f in findings_in(header)) != is_bad:
+                yield f"rule class-size is wrong about {methods} methods in {header.path}"
     yield from python.check_the_rules(File)
     clash = "namespace {\nconstexpr int kA = 1;\nvoid F(int a) {}\n}\n"
     for text, is_bad in ((clash, True), (clash.replace("kA", "kB").replace("a)", "b)"), False)):

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
@@ -142,8 +143,17 @@ class Lookup {
     return is_there ? reinterpret_cast<Function>(found) : nullptr;
   }
 
+  // Looks up functions with their names. The error names the first that the driver has not.
+  template <typename... Functions>
+  absl::Status Require(const std::pair<const char*, Functions*>&... wanted) const {
+    absl::Status status;
+    (status.Update(RequireOne(wanted.first, wanted.second)), ...);
+    return status;
+  }
+
+ private:
   template <typename Function>
-  absl::Status Require(const char* name, Function* function) const {
+  absl::Status RequireOne(const char* name, Function* function) const {
     *function = Find<Function>(name, kOldestCuda);
     if (*function != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("the NVIDIA driver has no ", name,
@@ -151,63 +161,37 @@ class Lookup {
                                                       " has: see nvidia-smi"));
   }
 
- private:
   const CuGetProcAddress find_;
 };
 
 absl::Status LoadRequired(const Lookup& lookup, CudaDriver* driver) {
-#define MEMTIDE_LOAD(name) MEMTIDE_RETURN_IF_ERROR(lookup.Require("cu" #name, &driver->name))
-  MEMTIDE_LOAD(Init);
-  MEMTIDE_LOAD(GetErrorName);
-  MEMTIDE_LOAD(GetErrorString);
-  MEMTIDE_LOAD(DeviceGetCount);
-  MEMTIDE_LOAD(DeviceGetName);
-  MEMTIDE_LOAD(DeviceGetUuid);
-  MEMTIDE_LOAD(DeviceTotalMem);
-  MEMTIDE_LOAD(DeviceGetAttribute);
-  MEMTIDE_LOAD(DeviceGetPCIBusId);
-  MEMTIDE_LOAD(PointerGetAttribute);
-  MEMTIDE_LOAD(CtxGetCurrent);
-  MEMTIDE_LOAD(CtxSetCurrent);
-  MEMTIDE_LOAD(CtxPushCurrent);
-  MEMTIDE_LOAD(CtxPopCurrent);
-  MEMTIDE_LOAD(CtxSynchronize);
-  MEMTIDE_LOAD(DevicePrimaryCtxRetain);
-  MEMTIDE_LOAD(DevicePrimaryCtxRelease);
-  MEMTIDE_LOAD(DevicePrimaryCtxReset);
-  MEMTIDE_LOAD(MemGetInfo);
-  MEMTIDE_LOAD(MemAlloc);
-  MEMTIDE_LOAD(MemFree);
-  MEMTIDE_LOAD(MemHostAlloc);
-  MEMTIDE_LOAD(MemFreeHost);
-  MEMTIDE_LOAD(MemHostRegister);
-  MEMTIDE_LOAD(MemHostUnregister);
-  MEMTIDE_LOAD(IpcGetMemHandle);
-  MEMTIDE_LOAD(IpcOpenMemHandle);
-  MEMTIDE_LOAD(IpcCloseMemHandle);
-  MEMTIDE_LOAD(MemGetAllocationGranularity);
-  MEMTIDE_LOAD(MemCreate);
-  MEMTIDE_LOAD(MemRelease);
-  MEMTIDE_LOAD(MemExportToShareableHandle);
-  MEMTIDE_LOAD(MemImportFromShareableHandle);
-  MEMTIDE_LOAD(MemAddressReserve);
-  MEMTIDE_LOAD(MemAddressFree);
-  MEMTIDE_LOAD(MemMap);
-  MEMTIDE_LOAD(MemUnmap);
-  MEMTIDE_LOAD(MemSetAccess);
-  MEMTIDE_LOAD(MemcpyHtoDAsync);
-  MEMTIDE_LOAD(MemcpyDtoHAsync);
-  MEMTIDE_LOAD(MemsetD8Async);
-  MEMTIDE_LOAD(StreamCreate);
-  MEMTIDE_LOAD(StreamDestroy);
-  MEMTIDE_LOAD(StreamSynchronize);
-  MEMTIDE_LOAD(EventCreate);
-  MEMTIDE_LOAD(EventDestroy);
-  MEMTIDE_LOAD(EventRecord);
-  MEMTIDE_LOAD(EventQuery);
-  MEMTIDE_LOAD(EventSynchronize);
-#undef MEMTIDE_LOAD
-  return absl::OkStatus();
+#define MEMTIDE_CU_AS(name, member) std::pair("cu" #name, &driver->member)
+#define MEMTIDE_CU(name) MEMTIDE_CU_AS(name, name)
+  return lookup.Require(
+      MEMTIDE_CU(Init), MEMTIDE_CU(GetErrorName), MEMTIDE_CU(GetErrorString),
+      MEMTIDE_CU(DeviceGetCount), MEMTIDE_CU(DeviceGetName), MEMTIDE_CU(DeviceGetUuid),
+      MEMTIDE_CU(DeviceTotalMem), MEMTIDE_CU(DeviceGetAttribute), MEMTIDE_CU(DeviceGetPCIBusId),
+      MEMTIDE_CU(PointerGetAttribute), MEMTIDE_CU(CtxGetCurrent), MEMTIDE_CU(CtxSetCurrent),
+      MEMTIDE_CU(CtxPushCurrent), MEMTIDE_CU(CtxPopCurrent), MEMTIDE_CU(CtxSynchronize),
+      MEMTIDE_CU(DevicePrimaryCtxRetain), MEMTIDE_CU(DevicePrimaryCtxRelease),
+      MEMTIDE_CU(DevicePrimaryCtxReset), MEMTIDE_CU(MemGetInfo), MEMTIDE_CU(MemAlloc),
+      MEMTIDE_CU(MemFree), MEMTIDE_CU(MemHostAlloc), MEMTIDE_CU(MemFreeHost),
+      MEMTIDE_CU(MemHostRegister), MEMTIDE_CU(MemHostUnregister), MEMTIDE_CU(IpcGetMemHandle),
+      MEMTIDE_CU(IpcOpenMemHandle), MEMTIDE_CU(IpcCloseMemHandle), MEMTIDE_CU(MemcpyHtoDAsync),
+      MEMTIDE_CU(MemcpyDtoHAsync), MEMTIDE_CU(MemsetD8Async), MEMTIDE_CU(StreamCreate),
+      MEMTIDE_CU(StreamDestroy), MEMTIDE_CU(StreamSynchronize),
+      MEMTIDE_CU_AS(MemGetAllocationGranularity, vmm.GetAllocationGranularity),
+      MEMTIDE_CU_AS(MemCreate, vmm.Create), MEMTIDE_CU_AS(MemRelease, vmm.Release),
+      MEMTIDE_CU_AS(MemExportToShareableHandle, vmm.ExportToShareableHandle),
+      MEMTIDE_CU_AS(MemImportFromShareableHandle, vmm.ImportFromShareableHandle),
+      MEMTIDE_CU_AS(MemAddressReserve, vmm.AddressReserve),
+      MEMTIDE_CU_AS(MemAddressFree, vmm.AddressFree), MEMTIDE_CU_AS(MemMap, vmm.Map),
+      MEMTIDE_CU_AS(MemUnmap, vmm.Unmap), MEMTIDE_CU_AS(MemSetAccess, vmm.SetAccess),
+      MEMTIDE_CU_AS(EventCreate, events.Create), MEMTIDE_CU_AS(EventDestroy, events.Destroy),
+      MEMTIDE_CU_AS(EventRecord, events.Record), MEMTIDE_CU_AS(EventQuery, events.Query),
+      MEMTIDE_CU_AS(EventSynchronize, events.Synchronize));
+#undef MEMTIDE_CU
+#undef MEMTIDE_CU_AS
 }
 
 absl::StatusOr<CudaDriver> LoadAll() {
@@ -219,8 +203,9 @@ absl::StatusOr<CudaDriver> LoadAll() {
       lookup.Find<decltype(driver.DeviceGetUuidOfWhole)>("cuDeviceGetUuid", kUuidOfWholeVersion);
   // Without it, a client records an event for each stream (StreamEvents of
   // client/cuda/epoch_events.h).
-  driver.CtxRecordEvent =
-      lookup.Find<decltype(driver.CtxRecordEvent)>("cuCtxRecordEvent", kCtxRecordEventVersion);
+  CudaEvents& events = driver.events;
+  events.RecordContext =
+      lookup.Find<decltype(events.RecordContext)>("cuCtxRecordEvent", kCtxRecordEventVersion);
   MEMTIDE_RETURN_IF_ERROR(StatusOf(&driver, driver.Init(0), "looking for a GPU"));
   return driver;
 }

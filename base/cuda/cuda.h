@@ -27,7 +27,36 @@
 
 namespace memtide {
 
-// The driver's functions, by their names without "cu".
+// CUDA's virtual memory management (VMM) maps memory at reserved addresses and passes it to other
+// processes as descriptors. The members are its functions, by their names without "cuMem".
+struct CudaVmm {
+  decltype(&cuMemGetAllocationGranularity) GetAllocationGranularity = nullptr;
+  decltype(&cuMemCreate) Create = nullptr;
+  decltype(&cuMemRelease) Release = nullptr;
+  decltype(&cuMemExportToShareableHandle) ExportToShareableHandle = nullptr;
+  decltype(&cuMemImportFromShareableHandle) ImportFromShareableHandle = nullptr;
+  decltype(&cuMemAddressReserve) AddressReserve = nullptr;
+  decltype(&cuMemAddressFree) AddressFree = nullptr;
+  decltype(&cuMemMap) Map = nullptr;
+  decltype(&cuMemUnmap) Unmap = nullptr;
+  decltype(&cuMemSetAccess) SetAccess = nullptr;
+};
+
+// An event is a point in the work of a stream. The members are functions of events, by their names
+// without "cuEvent".
+struct CudaEvents {
+  decltype(&cuEventCreate) Create = nullptr;
+  decltype(&cuEventDestroy) Destroy = nullptr;
+  decltype(&cuEventRecord) Record = nullptr;
+  decltype(&cuEventQuery) Query = nullptr;
+  decltype(&cuEventSynchronize) Synchronize = nullptr;
+  // cuCtxRecordEvent, which records the work of all streams of a context. CUDA 12.5 or newer; null
+  // with older drivers.
+  CUresult (*RecordContext)(CUcontext context, CUevent event) = nullptr;
+};
+
+// The driver has all functions: those of the two above as members, and others by their names
+// without "cu".
 struct CudaDriver {
   decltype(&cuInit) Init = nullptr;
   decltype(&cuGetErrorName) GetErrorName = nullptr;
@@ -62,30 +91,15 @@ struct CudaDriver {
   decltype(&cuIpcOpenMemHandle) IpcOpenMemHandle = nullptr;
   decltype(&cuIpcCloseMemHandle) IpcCloseMemHandle = nullptr;
 
-  decltype(&cuMemGetAllocationGranularity) MemGetAllocationGranularity = nullptr;
-  decltype(&cuMemCreate) MemCreate = nullptr;
-  decltype(&cuMemRelease) MemRelease = nullptr;
-  decltype(&cuMemExportToShareableHandle) MemExportToShareableHandle = nullptr;
-  decltype(&cuMemImportFromShareableHandle) MemImportFromShareableHandle = nullptr;
-  decltype(&cuMemAddressReserve) MemAddressReserve = nullptr;
-  decltype(&cuMemAddressFree) MemAddressFree = nullptr;
-  decltype(&cuMemMap) MemMap = nullptr;
-  decltype(&cuMemUnmap) MemUnmap = nullptr;
-  decltype(&cuMemSetAccess) MemSetAccess = nullptr;
-
   decltype(&cuMemcpyHtoDAsync) MemcpyHtoDAsync = nullptr;
   decltype(&cuMemcpyDtoHAsync) MemcpyDtoHAsync = nullptr;
   decltype(&cuMemsetD8Async) MemsetD8Async = nullptr;
   decltype(&cuStreamCreate) StreamCreate = nullptr;
   decltype(&cuStreamDestroy) StreamDestroy = nullptr;
   decltype(&cuStreamSynchronize) StreamSynchronize = nullptr;
-  decltype(&cuEventCreate) EventCreate = nullptr;
-  decltype(&cuEventDestroy) EventDestroy = nullptr;
-  decltype(&cuEventRecord) EventRecord = nullptr;
-  decltype(&cuEventQuery) EventQuery = nullptr;
-  decltype(&cuEventSynchronize) EventSynchronize = nullptr;
-  // CUDA 12.5 or newer; null with older drivers.
-  CUresult (*CtxRecordEvent)(CUcontext context, CUevent event) = nullptr;
+
+  CudaVmm vmm;
+  CudaEvents events;
 };
 
 // Returns the initialized driver's functions; a failed lookup is repeated by the next call.

@@ -59,8 +59,8 @@ TEST_F(CudaTest, AFailureToFindTheDriverIsNotRemembered) {
         fake_cuda::FailCall("cuInit", 1, CUDA_ERROR_UNKNOWN);
         const bool failed = absl::IsUnavailable(LoadCudaDriver().status());
         const auto driver = LoadCudaDriver();
-        const bool found =
-            driver.ok() && (*driver)->CtxRecordEvent != nullptr && *LoadCudaDriver() == *driver;
+        const bool found = driver.ok() && (*driver)->events.RecordContext != nullptr &&
+                           *LoadCudaDriver() == *driver;
         std::_Exit(failed && found ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");

@@ -19,9 +19,11 @@ class Fence {
  public:
   Fence() {
     OrDie(Driver().CtxGetCurrent(&context_), "cuCtxGetCurrent");
-    OrDie(Driver().EventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    OrDie(Driver().events.Create(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   }
-  void Record() const { OrDie(Driver().CtxRecordEvent(context_, event_), "cuCtxRecordEvent"); }
+  void Record() const {
+    OrDie(Driver().events.RecordContext(context_, event_), "cuCtxRecordEvent");
+  }
 
  private:
   CUcontext context_ = nullptr;
@@ -46,7 +48,7 @@ double Run(const Stream (&streams)[2], const Kernels& kernels, const MappedMemor
 }  // namespace
 
 void ProbeFences() {
-  if (Driver().CtxRecordEvent == nullptr) {
+  if (Driver().events.RecordContext == nullptr) {
     Answer("an event can hold all work of a context (cuCtxRecordEvent)", "no: older driver");
     return;
   }
@@ -71,7 +73,7 @@ void ProbeFences() {
 
 // In a process of its own: streams that a context has had before would count, too.
 void ProbeFencedStreams() {
-  if (Driver().CtxRecordEvent == nullptr) return;  // ProbeFences says so.
+  if (Driver().events.RecordContext == nullptr) return;  // ProbeFences says so.
   const Kernels kernels;
   MappedMemory memory = MappedMemory::Create(kMemory);
   memory.Map();

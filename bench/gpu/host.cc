@@ -93,22 +93,22 @@ std::string TryNumaMemory() {
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle = 0;
   constexpr size_t kBytes = 32 << 20;
-  CUresult error = Driver().MemCreate(&handle, kBytes, &properties, 0);
+  CUresult error = Driver().vmm.Create(&handle, kBytes, &properties, 0);
   if (error != CUDA_SUCCESS) return absl::StrCat("there is none: error ", static_cast<int>(error));
   CUdeviceptr address = 0;
-  OrDie(Driver().MemAddressReserve(&address, kBytes, 0, 0, 0), "cuMemAddressReserve");
-  OrDie(Driver().MemMap(address, kBytes, 0, handle, 0), "cuMemMap");
+  OrDie(Driver().vmm.AddressReserve(&address, kBytes, 0, 0, 0), "cuMemAddressReserve");
+  OrDie(Driver().vmm.Map(address, kBytes, 0, handle, 0), "cuMemMap");
   CUmemAccessDesc access = {};
   access.location = properties.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  error = Driver().MemSetAccess(address, kBytes, &access, 1);
+  error = Driver().vmm.SetAccess(address, kBytes, &access, 1);
   const std::string answer =
       error == CUDA_SUCCESS
           ? TryDisk(reinterpret_cast<char*>(address), Bytes(kBytes))
           : absl::StrCat("the host cannot access it: error ", static_cast<int>(error));
-  OrDie(Driver().MemUnmap(address, kBytes), "cuMemUnmap");
-  OrDie(Driver().MemAddressFree(address, kBytes), "cuMemAddressFree");
-  OrDie(Driver().MemRelease(handle), "cuMemRelease");
+  OrDie(Driver().vmm.Unmap(address, kBytes), "cuMemUnmap");
+  OrDie(Driver().vmm.AddressFree(address, kBytes), "cuMemAddressFree");
+  OrDie(Driver().vmm.Release(handle), "cuMemRelease");
   return answer;
 }
 

@@ -43,13 +43,13 @@ void UseFirstGpu() { OrDie(UseGpu(0)); }
 MappedMemory MappedMemory::Create(size_t bytes) {
   const CUmemAllocationProp properties = Shareable();
   CUmemGenericAllocationHandle handle = 0;
-  OrDie(Driver().MemCreate(&handle, bytes, &properties, 0), "cuMemCreate");
+  OrDie(Driver().vmm.Create(&handle, bytes, &properties, 0), "cuMemCreate");
   return MappedMemory(handle, bytes);
 }
 
 MappedMemory MappedMemory::Import(int descriptor, size_t bytes) {
   CUmemGenericAllocationHandle handle = 0;
-  OrDie(Driver().MemImportFromShareableHandle(
+  OrDie(Driver().vmm.ImportFromShareableHandle(
             &handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
         "cuMemImportFromShareableHandle");
@@ -58,7 +58,7 @@ MappedMemory MappedMemory::Import(int descriptor, size_t bytes) {
 
 MappedMemory::MappedMemory(CUmemGenericAllocationHandle handle, size_t bytes)
     : handle_(handle), bytes_(bytes) {
-  OrDie(Driver().MemAddressReserve(&base_, bytes, 0, 0, 0), "cuMemAddressReserve");
+  OrDie(Driver().vmm.AddressReserve(&base_, bytes, 0, 0, 0), "cuMemAddressReserve");
 }
 
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept
@@ -71,19 +71,19 @@ MappedMemory::MappedMemory(MappedMemory&& other) noexcept
 MappedMemory::~MappedMemory() {
   if (mapped_) Unmap();
   if (has_handle_) ReleaseHandle();
-  if (base_ != 0) OrDie(Driver().MemAddressFree(base_, bytes_), "cuMemAddressFree");
+  if (base_ != 0) OrDie(Driver().vmm.AddressFree(base_, bytes_), "cuMemAddressFree");
 }
 
 int MappedMemory::Export() const {
   int descriptor = -1;
-  OrDie(Driver().MemExportToShareableHandle(&descriptor, handle_,
-                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+  OrDie(Driver().vmm.ExportToShareableHandle(&descriptor, handle_,
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "cuMemExportToShareableHandle");
   return descriptor;
 }
 
 void MappedMemory::Map() {
-  OrDie(Driver().MemMap(base_, bytes_, 0, handle_, 0), "cuMemMap");
+  OrDie(Driver().vmm.Map(base_, bytes_, 0, handle_, 0), "cuMemMap");
   mapped_ = true;
   SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
@@ -92,22 +92,22 @@ void MappedMemory::SetAccess(CUmemAccess_flags flags) {
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.flags = flags;
-  OrDie(Driver().MemSetAccess(base_, bytes_, &access, 1), "cuMemSetAccess");
+  OrDie(Driver().vmm.SetAccess(base_, bytes_, &access, 1), "cuMemSetAccess");
 }
 
 void MappedMemory::Unmap() {
-  OrDie(Driver().MemUnmap(base_, bytes_), "cuMemUnmap");
+  OrDie(Driver().vmm.Unmap(base_, bytes_), "cuMemUnmap");
   mapped_ = false;
 }
 
 void MappedMemory::ReleaseHandle() {
-  OrDie(Driver().MemRelease(handle_), "cuMemRelease");
+  OrDie(Driver().vmm.Release(handle_), "cuMemRelease");
   has_handle_ = false;
 }
 
 std::string MappedMemory::Abandon() {
-  const CUresult errors[] = {Driver().MemUnmap(base_, bytes_), Driver().MemRelease(handle_),
-                             Driver().MemAddressFree(base_, bytes_)};
+  const CUresult errors[] = {Driver().vmm.Unmap(base_, bytes_), Driver().vmm.Release(handle_),
+                             Driver().vmm.AddressFree(base_, bytes_)};
   mapped_ = has_handle_ = false;
   base_ = 0;
   std::string words;

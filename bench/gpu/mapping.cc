@@ -16,8 +16,8 @@ void ProbeMapping() {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   size_t granularity = 0;
-  OrDie(Driver().MemGetAllocationGranularity(&granularity, &properties,
-                                             CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+  OrDie(Driver().vmm.GetAllocationGranularity(&granularity, &properties,
+                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM),
         "cuMemGetAllocationGranularity");
   Figure("granularity of GPU memory", static_cast<double>(granularity) / (1 << 20), "MiB");
   for (const size_t mib : {2, 64, 512}) {

@@ -20,17 +20,17 @@ class Stream {
   // Waits until the GPU has begun with what is launched next.
   void AwaitTurn() {
     Mark();
-    OrDie(Driver().EventSynchronize(mark_), "cuEventSynchronize");
+    OrDie(Driver().events.Synchronize(mark_), "cuEventSynchronize");
   }
   // Remembers the place in the stream behind all work so far.
   void Mark() {
     if (mark_ == nullptr) {
-      OrDie(Driver().EventCreate(&mark_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+      OrDie(Driver().events.Create(&mark_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     }
-    OrDie(Driver().EventRecord(mark_, stream_), "cuEventRecord");
+    OrDie(Driver().events.Record(mark_, stream_), "cuEventRecord");
   }
   // Whether work before the mark is not done.
-  bool IsBusy() const { return Driver().EventQuery(mark_) == CUDA_ERROR_NOT_READY; }
+  bool IsBusy() const { return Driver().events.Query(mark_) == CUDA_ERROR_NOT_READY; }
   // Waits for all work, and returns the error that ended it.
   CUresult Finish() const { return Driver().StreamSynchronize(stream_); }
 

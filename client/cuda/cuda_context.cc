@@ -87,7 +87,7 @@ absl::Status CudaContext::Start() {
                                      absl::StrCat("the context of GPU ", device_.ordinal)));
   const CurrentCudaContext current(*driver_, context_);
   MEMTIDE_RETURN_IF_ERROR(current.status());
-  if (driver_->CtxRecordEvent != nullptr) {
+  if (driver_->events.RecordContext != nullptr) {
     MEMTIDE_ASSIGN_OR_RETURN(events_, MakeContextEvents(*driver_, context_));
     return absl::OkStatus();
   }

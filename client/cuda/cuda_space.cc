@@ -24,13 +24,13 @@ constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlExtension = 12;
 // place maps it.
 class ImportedHandle : public CudaImport {
  public:
-  ImportedHandle(const CudaDriver* driver, CUmemGenericAllocationHandle handle)
-      : driver_(driver), handle_(handle) {}
-  ~ImportedHandle() override { driver_->MemRelease(handle_); }
+  ImportedHandle(const CudaVmm* vmm, CUmemGenericAllocationHandle handle)
+      : vmm_(vmm), handle_(handle) {}
+  ~ImportedHandle() override { vmm_->Release(handle_); }
   CUmemGenericAllocationHandle get() const { return handle_; }
 
  private:
-  const CudaDriver* const driver_;
+  const CudaVmm* const vmm_;
   const CUmemGenericAllocationHandle handle_;
 };
 
@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& 
   std::unique_ptr<CudaSpace> space(new CudaSpace(options, std::move(context)));
   const Bytes size = options.chunk_size * options.places;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-      space->driver().MemAddressReserve(&space->base_, size.count(), 0, 0, 0),
+      space->driver().vmm.AddressReserve(&space->base_, size.count(), 0, 0, 0),
       absl::StrCat("reserving ", FormatBytes(size), " of GPU addresses (lower address_bytes)")));
   MEMTIDE_RETURN_IF_ERROR(space->ProbeMapping());
   return space;
@@ -144,7 +144,7 @@ CudaSpace::~CudaSpace() {
     // A lost context needs no report any more: the session ends with the leases that it has.
     if (mapped) Unmap(PlaceId(i)).IgnoreError();
   }
-  if (base_ != 0) driver().MemAddressFree(base_, chunk_size().count() * places());
+  if (base_ != 0) driver().vmm.AddressFree(base_, chunk_size().count() * places());
 }
 
 absl::Status CudaSpace::ProbeMapping() {
@@ -154,7 +154,7 @@ absl::Status CudaSpace::ProbeMapping() {
   properties.location.id = context_->ordinal();
   size_t size = 0;
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-      driver().MemGetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      driver().vmm.GetAllocationGranularity(&size, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
       "asking for the granularity of GPU memory"));
   if (!chunk_size().IsMultipleOf(Bytes(size))) {
     return absl::FailedPreconditionError(
@@ -162,17 +162,17 @@ absl::Status CudaSpace::ProbeMapping() {
                      FormatBytes(Bytes(size)), " at a time; choose a multiple (--chunk-size)"));
   }
   CUmemGenericAllocationHandle handle;
-  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver().MemCreate(&handle, size, &properties, 0),
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver().vmm.Create(&handle, size, &properties, 0),
                                      "trying a first mapping on the GPU"));
-  const ImportedHandle owner(&driver(), handle);
+  const ImportedHandle owner(&driver().vmm, handle);
   MEMTIDE_RETURN_IF_ERROR(
-      CudaStatus(driver().MemMap(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
+      CudaStatus(driver().vmm.Map(base_, size, 0, handle, 0), "trying a first mapping on the GPU"));
   absl::Status opened = SetAccess(base_, size, Access::kWrite);
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   const CUresult result =
       driver().PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base_);
   // Undo in any case, and report the first error.
-  const CUresult unmapped = driver().MemUnmap(base_, size);
+  const CUresult unmapped = driver().vmm.Unmap(base_, size);
   MEMTIDE_RETURN_IF_ERROR(opened);
   MEMTIDE_RETURN_IF_ERROR(CudaStatus(unmapped, "undoing a first mapping on the GPU"));
   if (result != CUDA_SUCCESS) type = CU_MEMORYTYPE_DEVICE;  // Assume what GPU memory is.
@@ -191,11 +191,11 @@ absl::StatusOr<CUmemGenericAllocationHandle> CudaSpace::Import(Region* region) {
     // The CUDA interface passes a descriptor as a pointer.
     void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(region->memory.get()));
     MEMTIDE_RETURN_IF_ERROR(CudaStatus(
-        driver().MemImportFromShareableHandle(&handle, descriptor,
-                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        driver().vmm.ImportFromShareableHandle(&handle, descriptor,
+                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
         absl::StrCat("importing ", FormatBytes(region->size),
                      " of the daemon's GPU memory (same GPU driver in this container?)")));
-    region->import = std::make_unique<ImportedHandle>(&driver(), handle);
+    region->import = std::make_unique<ImportedHandle>(&driver().vmm, handle);
     region->memory = Descriptor();  // Close it: a descriptor pins the memory too.
   }
   return static_cast<ImportedHandle&>(*region->import).get();
@@ -215,13 +215,13 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
   MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
   MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
   MEMTIDE_RETURN_IF_ERROR(
-      CudaStatus(driver().MemMap(DeviceAddress(place), chunk_size().count(), 0, handle, 0),
+      CudaStatus(driver().vmm.Map(DeviceAddress(place), chunk_size().count(), 0, handle, 0),
                  absl::StrCat("mapping ", FormatBytes(chunk_size()), " of GPU memory")));
   // For writing in any case: MakeWritable could not change it under kernels that read the chunk.
   const Access open = protects_ ? access : Access::kWrite;
   if (absl::Status status = SetAccess(DeviceAddress(place), chunk_size().count(), open);
       !status.ok()) {
-    driver().MemUnmap(DeviceAddress(place), chunk_size().count());
+    driver().vmm.Unmap(DeviceAddress(place), chunk_size().count());
     return status;
   }
   const MutexLock lock(&mutex_);
@@ -236,7 +236,7 @@ absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access acces
   description.location.id = context_->ordinal();
   description.flags =
       access == Access::kWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  return CudaStatus(driver().MemSetAccess(address, size, &description, 1),
+  return CudaStatus(driver().vmm.SetAccess(address, size, &description, 1),
                     "opening GPU memory for access");
 }
 
@@ -265,7 +265,7 @@ absl::Status CudaSpace::Unmap(PlaceId place) {
   absl::Status status = context_->AwaitOrGiveUp(FenceOf(place));
   status.Update(AwaitIdle());
   // After a loss the driver refuses this, too. No kernel runs any more that could use the mapping.
-  status.Update(CudaStatus(driver().MemUnmap(DeviceAddress(place), chunk_size().count()),
+  status.Update(CudaStatus(driver().vmm.Unmap(DeviceAddress(place), chunk_size().count()),
                            "unmapping a chunk from the GPU"));
   const MutexLock lock(&mutex_);
   mapped_[place.value()] = false;

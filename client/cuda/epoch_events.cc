@@ -10,10 +10,10 @@ namespace {
 
 // Without CU_EVENT_BLOCKING_SYNC, which would cost an interrupt for each event: most events are
 // never waited for.
-absl::StatusOr<CUevent> MakeEvent(const CudaDriver& driver) {
+absl::StatusOr<CUevent> MakeEvent(const CudaEvents& cuda) {
   CUevent event = nullptr;
   MEMTIDE_RETURN_IF_ERROR(
-      CudaStatus(driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event"));
+      CudaStatus(cuda.Create(&event, CU_EVENT_DISABLE_TIMING), "making an event"));
   return event;
 }
 
@@ -23,22 +23,22 @@ class ContextEvents : public EpochEvents {
   ~ContextEvents() override {
     const CurrentCudaContext current(driver_, context_);
     for (const CUevent event : events_) {
-      if (event != nullptr) driver_.EventDestroy(event);
+      if (event != nullptr) driver_.events.Destroy(event);
     }
   }
 
   absl::Status Make() {
     for (CUevent& event : events_) {
-      MEMTIDE_ASSIGN_OR_RETURN(event, MakeEvent(driver_));
+      MEMTIDE_ASSIGN_OR_RETURN(event, MakeEvent(driver_.events));
     }
     return absl::OkStatus();
   }
 
   absl::Status Record(size_t index) override {
-    return CudaStatus(driver_.CtxRecordEvent(context_, events_[index]),
+    return CudaStatus(driver_.events.RecordContext(context_, events_[index]),
                       "recording an event for the work of the context");
   }
-  CUresult Query(size_t index) override { return driver_.EventQuery(events_[index]); }
+  CUresult Query(size_t index) override { return driver_.events.Query(events_[index]); }
 
  private:
   const CudaDriver& driver_;
@@ -66,7 +66,7 @@ StreamEvents::~StreamEvents() {
     events.swap(events_);
   }
   for (const std::vector<CUevent>& each : events) {
-    for (const CUevent event : each) driver_.EventDestroy(event);
+    for (const CUevent event : each) driver_.events.Destroy(event);
   }
 }
 
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<CUevent>> StreamEvents::Events(size_t index, size_t c
     events = events_[index];
   }
   while (events.size() < count) {
-    MEMTIDE_ASSIGN_OR_RETURN(const CUevent event, MakeEvent(driver_));
+    MEMTIDE_ASSIGN_OR_RETURN(const CUevent event, MakeEvent(driver_.events));
     events.push_back(event);
     const MutexLock lock(&mutex_);
     events_[index].push_back(event);
@@ -107,7 +107,7 @@ absl::Status StreamEvents::Record(size_t index) {
   const std::vector<CUstream> streams = covered();
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<CUevent> events, Events(index, streams.size()));
   for (size_t i = 0; i < streams.size(); ++i) {
-    MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_.EventRecord(events[i], streams[i]),
+    MEMTIDE_RETURN_IF_ERROR(CudaStatus(driver_.events.Record(events[i], streams[i]),
                                        "recording an event for the work of a stream"));
   }
   return absl::OkStatus();
@@ -120,7 +120,7 @@ CUresult StreamEvents::Query(size_t index) {
     events = events_[index];
   }
   for (const CUevent event : events) {
-    const CUresult result = driver_.EventQuery(event);
+    const CUresult result = driver_.events.Query(event);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

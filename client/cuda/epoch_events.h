@@ -36,7 +36,7 @@ class EpochEvents {
   virtual CUresult Query(size_t index) = 0;
 };
 
-// REQUIRES: the driver has CtxRecordEvent; `context` is current.
+// REQUIRES: the driver has cuCtxRecordEvent; `context` is current.
 absl::StatusOr<std::unique_ptr<EpochEvents>> MakeContextEvents(const CudaDriver& driver,
                                                                CUcontext context);
 

@@ -22,10 +22,10 @@ constexpr Bytes kRelief = MiB(64);
 // A CUDA event, destroyed with this object. A failure of that is retried once and then ignored.
 class Event {
  public:
-  explicit Event(const CudaDriver* driver) : driver_(driver) {}
+  explicit Event(const CudaEvents* cuda) : cuda_(cuda) {}
   ~Event() {
     for (int i = 0; i < 2 && event_ != nullptr; ++i) {
-      if (driver_->EventDestroy(event_) == CUDA_SUCCESS) return;
+      if (cuda_->Destroy(event_) == CUDA_SUCCESS) return;
     }
   }
   Event(const Event&) = delete;
@@ -36,15 +36,15 @@ class Event {
       // With CU_EVENT_BLOCKING_SYNC the thread sleeps; a spinning one would take a core from
       // training.
       const CUresult made =
-          driver_->EventCreate(&event_, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+          cuda_->Create(&event_, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
       if (made != CUDA_SUCCESS) return made;
     }
-    return driver_->EventRecord(event_, stream);
+    return cuda_->Record(event_, stream);
   }
-  CUresult Await() const { return driver_->EventSynchronize(event_); }
+  CUresult Await() const { return cuda_->Synchronize(event_); }
 
  private:
-  const CudaDriver* const driver_;
+  const CudaEvents* const cuda_;
   CUevent event_ = nullptr;
 };
 
@@ -74,9 +74,9 @@ class Pieces {
 };
 
 // An event for each buffer: when its last piece has left it, or arrived in it.
-std::deque<Event> EventsOf(const Pieces& pieces, const CudaDriver* driver) {
+std::deque<Event> EventsOf(const Pieces& pieces, const CudaEvents* cuda) {
   std::deque<Event> events;
-  for (uint64_t i = 0; i < pieces.buffers(); ++i) events.emplace_back(driver);
+  for (uint64_t i = 0; i < pieces.buffers(); ++i) events.emplace_back(cuda);
   return events;
 }
 
@@ -181,7 +181,7 @@ bool CudaDevice::UnpinSome() {
 absl::Status CudaDevice::Wait(StreamOf stream, const What& what,
                               const std::function<CUresult(CUstream)>& enqueue) {
   const CUstream on = streams_[stream];
-  Event event(driver_);
+  Event event(&driver_->events);
   CUresult result = enqueue(on);
   if (result == CUDA_SUCCESS) result = event.Record(on);
   if (result == CUDA_SUCCESS) result = event.Await();
@@ -202,7 +202,7 @@ absl::Status CudaDevice::StageIn(CUdeviceptr to, const char* from, Bytes size, c
   const Pieces pieces(size, lane);
   const uint64_t buffers = pieces.buffers();
   const CUstream stream = streams_[kIn];
-  std::deque<Event> events = EventsOf(pieces, driver_);
+  std::deque<Event> events = EventsOf(pieces, &driver_->events);
   CUresult result = CUDA_SUCCESS;
   for (uint64_t i = 0; i < pieces.count(); ++i) {
     Event& event = events[i % buffers];
@@ -227,7 +227,7 @@ absl::Status CudaDevice::StageOut(CUdeviceptr from, char* to, Bytes size, const 
   const Pieces pieces(size, lane);
   const uint64_t buffers = pieces.buffers();
   const CUstream stream = streams_[kOut];
-  std::deque<Event> events = EventsOf(pieces, driver_);
+  std::deque<Event> events = EventsOf(pieces, &driver_->events);
   CUresult result = CUDA_SUCCESS;
   // Piece i begins when piece i - buffers has left its buffer; the last steps only empty buffers.
   for (uint64_t i = 0; i < pieces.count() + buffers && result == CUDA_SUCCESS; ++i) {

@@ -61,9 +61,9 @@ CUmemLocation DescriptorMemory::Location() const {
 
 absl::Status DescriptorMemory::CheckGranularity(const CUmemAllocationProp& properties) const {
   size_t granularity = 0;
-  MEMTIDE_RETURN_IF_ERROR(Failed(
-      cu().MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-      "cuMemGetAllocationGranularity"));
+  MEMTIDE_RETURN_IF_ERROR(Failed(cu().vmm.GetAllocationGranularity(
+                                     &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                                 "cuMemGetAllocationGranularity"));
   if (granularity != 0 && size().IsMultipleOf(Bytes(granularity))) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(Describe(), ": this GPU allocates memory only in multiples of ",
@@ -78,8 +78,8 @@ absl::Status DescriptorMemory::Make() {
   // A size that is no multiple of the granularity fails in cuMemCreate without saying why.
   MEMTIDE_RETURN_IF_ERROR(CheckGranularity(properties));
   MEMTIDE_RETURN_IF_ERROR(
-      Failed(cu().MemCreate(&handle_, size().count(), &properties, 0), "cuMemCreate"));
-  MEMTIDE_RETURN_IF_ERROR(Failed(cu().MemExportToShareableHandle(&fd_, handle_, kHandleType, 0),
+      Failed(cu().vmm.Create(&handle_, size().count(), &properties, 0), "cuMemCreate"));
+  MEMTIDE_RETURN_IF_ERROR(Failed(cu().vmm.ExportToShareableHandle(&fd_, handle_, kHandleType, 0),
                                  "cuMemExportToShareableHandle"));
   fcntl(fd_, F_SETFD, FD_CLOEXEC);
   MEMTIDE_RETURN_IF_ERROR(Map());
@@ -89,18 +89,18 @@ absl::Status DescriptorMemory::Make() {
 absl::Status DescriptorMemory::Map() {
   const size_t count = size().count();
   MEMTIDE_RETURN_IF_ERROR(
-      Failed(cu().MemAddressReserve(&address_, count, 0, 0, 0), "cuMemAddressReserve"));
-  MEMTIDE_RETURN_IF_ERROR(Failed(cu().MemMap(address_, count, 0, handle_, 0), "cuMemMap"));
+      Failed(cu().vmm.AddressReserve(&address_, count, 0, 0, 0), "cuMemAddressReserve"));
+  MEMTIDE_RETURN_IF_ERROR(Failed(cu().vmm.Map(address_, count, 0, handle_, 0), "cuMemMap"));
   mapped_ = true;
   // CUDA maps memory without any access; it is granted in a call of its own.
   CUmemAccessDesc access = {};
   access.location = Location();
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return Failed(cu().MemSetAccess(address_, count, &access, 1), "cuMemSetAccess");
+  return Failed(cu().vmm.SetAccess(address_, count, &access, 1), "cuMemSetAccess");
 }
 
 absl::Status DescriptorMemory::ReleaseHandle() {
-  MEMTIDE_RETURN_IF_ERROR(Failed(cu().MemRelease(handle_), "cuMemRelease"));
+  MEMTIDE_RETURN_IF_ERROR(Failed(cu().vmm.Release(handle_), "cuMemRelease"));
   handle_ = 0;
   return absl::OkStatus();
 }
@@ -108,8 +108,8 @@ absl::Status DescriptorMemory::ReleaseHandle() {
 void DescriptorMemory::Release() {
   const size_t count = size().count();
   // CUDA takes an address range back only once nothing is mapped there.
-  if (mapped_ && cu().MemUnmap(address_, count) == CUDA_SUCCESS) mapped_ = false;
-  if (address_ != 0 && !mapped_ && cu().MemAddressFree(address_, count) == CUDA_SUCCESS) {
+  if (mapped_ && cu().vmm.Unmap(address_, count) == CUDA_SUCCESS) mapped_ = false;
+  if (address_ != 0 && !mapped_ && cu().vmm.AddressFree(address_, count) == CUDA_SUCCESS) {
     address_ = 0;
   }
   if (handle_ != 0) ReleaseHandle().IgnoreError();
@@ -126,7 +126,7 @@ absl::Status DescriptorMemory::Reopen() {
   // An import leaves the descriptor open, so it serves the next reset, too.
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd_));
   MEMTIDE_RETURN_IF_ERROR(
-      Failed(cu().MemImportFromShareableHandle(&handle_, descriptor, kHandleType),
+      Failed(cu().vmm.ImportFromShareableHandle(&handle_, descriptor, kHandleType),
              "cuMemImportFromShareableHandle"));
   MEMTIDE_RETURN_IF_ERROR(Map());
   return ReleaseHandle();

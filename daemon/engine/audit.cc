@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "base/check.h"
 
@@ -81,62 +80,11 @@ void Audit::CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& us
   }
 }
 
-// The reason for which each call that is not admitted waits still holds.
-void Audit::CheckWaiting() const {
-  std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
-  for (const auto& [call, waiter] : core_.waiters) {
-    ++all[waiter->job].first;
-    all[waiter->job].second += waiter->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({waiter->deadline, call}) == 1);
-    // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
-    MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
-    if (waiter->admitted) continue;
-    const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
-    const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
-    MEMTIDE_CHECK(calls_.ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
-        << "fetch " << waiter->call << " waits for nothing";
-  }
-  for (const auto& [call, evict] : core_.evicts) {
-    ++all[evict->job].first;
-    all[evict->job].second += evict->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({evict->deadline, call}) == 1);
-    MEMTIDE_CHECK(core_.sessions.Find(evict->session)->evicts.count(call) == 1);
-  }
-  MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
-  std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
-  for (const auto& [id, job] : core_.jobs) {
-    const auto& [calls, chunks] = all[job.get()];
-    // Offers count with their chunks.
-    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() >= chunks);
-    of_users[job->uid].first += job->waiting_calls.value();
-    of_users[job->uid].second += job->waiting_chunks.value();
-    job->waiting.CheckInvariants();
-  }
-  for (const auto& [id, session] : core_.sessions) {
-    const auto& [calls, chunks] = of_users[session.uid];
-    MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
-    MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
-    for (const auto& [part, step] : session.steps) {
-      MEMTIDE_CHECK(core_.steps.at(step).owner == id && core_.steps.at(step).part == part);
-    }
-  }
-}
-
 void Audit::CheckChunk(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   if (chunk.job == nullptr) return;
   MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
-  MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
-  MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
-      << "a step runs on memory that may move";
-  MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
-  if (chunk.counterpart != kNoChunk) {
-    const Chunk& counterpart = core_.chunks[chunk.counterpart];
-    MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
-    MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
-  } else {
-    MEMTIDE_CHECK(!chunk.is_shadow);
-  }
+  core_.chunks.CheckChunk(index);
   // Decision 3: the home slot is what makes a write-back always possible.
   const bool above = chunk.home != chunk.job->home;
   MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
@@ -144,32 +92,13 @@ void Audit::CheckChunk(ChunkIndex index) const {
       << "chunk " << index << " is below its home";
   const bool is_common = chunk.common != nullptr;
   MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
-  if (is_common) {
-    MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
-    MEMTIDE_CHECK(chunk.common->of->job->uid == chunk.job->uid) << "users share a content";
-    // Only the part that makes it writes it.
-    const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
-      return pin.granted() && pin.access == Access::kWrite;
-    });
-    MEMTIDE_CHECK(!chunk.common->whole || (!is_written && !chunk.copies.torn));
-    MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
-  }
+  MEMTIDE_CHECK(!is_common || chunk.common->of->job->uid == chunk.job->uid)
+      << "users share a content";
   for (const Tier tier : kAllTiers) {
-    MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
-    MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
-        << "waits for what it has";
     const TierQueues& queues = chunk.job->tier(tier);
     // UpdateVictim() runs wherever one of the conditions of may_leave() changes.
     MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == chunk.may_leave(tier));
     MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == chunk.is_pinned_in_room(tier));
-  }
-  for (const Pin& pin : chunk.pins) {
-    MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
-    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
-        << "chunk " << index << " is leased where it has no copy";
-    MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                  chunk.copies.valid.is_only(chunk.pin_tier))
-        << "a written chunk has stale copies";
   }
 }
 
@@ -275,10 +204,7 @@ void Audit::CheckInvariants() const {
     if (chunk.job != nullptr && chunk.common != nullptr) ++readers[chunk.common];
   }
   for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
-  CheckWaiting();
-  for (const auto& [id, waiter] : core_.waiters) {
-    MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
-  }
+  calls_.CheckInvariants();
   for (const auto& [id, job] : core_.jobs) CheckJob(*job);
 }
 

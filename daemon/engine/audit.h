@@ -27,7 +27,6 @@ class Audit {
   void AddHomes(const Job& job, std::set<SlotNumber>* used) const;
   static void AddDuplicated(const Job& job, std::set<SlotNumber>* used);
   void CheckShare(const Job& job, Tier tier, const std::set<SlotNumber>& used) const;
-  void CheckWaiting() const;
   void CheckTables() const;
   void CheckChunk(ChunkIndex index) const;
   void CheckJob(const Job& job) const;

@@ -44,23 +44,23 @@ class FakeCudaTest : public testing::Test {
   }
   CUmemGenericAllocationHandle Create(size_t size) {
     CUmemGenericAllocationHandle handle = 0;
-    EXPECT_EQ(cu_.MemCreate(&handle, size, &properties_, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.Create(&handle, size, &properties_, 0), CUDA_SUCCESS);
     return handle;
   }
   CUdeviceptr Reserve(size_t size) {
     CUdeviceptr address = 0;
-    EXPECT_EQ(cu_.MemAddressReserve(&address, size, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.AddressReserve(&address, size, 0, 0, 0), CUDA_SUCCESS);
     return address;
   }
   char* Map(CUmemGenericAllocationHandle handle, size_t size) {
     const CUdeviceptr address = Reserve(size);
-    EXPECT_EQ(cu_.MemMap(address, size, 0, handle, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cu_.MemSetAccess(address, size, &access_, 1), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.Map(address, size, 0, handle, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.SetAccess(address, size, &access_, 1), CUDA_SUCCESS);
     return reinterpret_cast<char*>(address);
   }
   int Export(CUmemGenericAllocationHandle handle) {
     int fd = -1;
-    EXPECT_EQ(cu_.MemExportToShareableHandle(&fd, handle, kDescriptor, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.ExportToShareableHandle(&fd, handle, kDescriptor, 0), CUDA_SUCCESS);
     return fd;
   }
 

@@ -17,14 +17,14 @@ CUdeviceptr OpenDescriptor(const CudaDriver& cu, int fd, size_t size) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-  MEMTIDE_CHECK(cu.MemImportFromShareableHandle(
+  MEMTIDE_CHECK(cu.vmm.ImportFromShareableHandle(
                     &handle, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
-  MEMTIDE_CHECK(cu.MemAddressReserve(&address, size, 0, 0, 0) == CUDA_SUCCESS);
-  MEMTIDE_CHECK(cu.MemMap(address, size, 0, handle, 0) == CUDA_SUCCESS);
+  MEMTIDE_CHECK(cu.vmm.AddressReserve(&address, size, 0, 0, 0) == CUDA_SUCCESS);
+  MEMTIDE_CHECK(cu.vmm.Map(address, size, 0, handle, 0) == CUDA_SUCCESS);
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  MEMTIDE_CHECK(cu.MemSetAccess(address, size, &access, 1) == CUDA_SUCCESS);
+  MEMTIDE_CHECK(cu.vmm.SetAccess(address, size, &access, 1) == CUDA_SUCCESS);
   return address;
 }
 

@@ -23,63 +23,63 @@ TEST_F(FakeCudaTest, FreshMemoryIsPoison) {
 
 TEST_F(FakeCudaTest, EachDeviceHasItsCapacity) {
   CUmemGenericAllocationHandle handle = 0;
-  ASSERT_EQ(cu_.MemCreate(&handle, 16 * kPiece, &properties_, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Create(&handle, 16 * kPiece, &properties_, 0), CUDA_SUCCESS);
   CUmemGenericAllocationHandle more = 0;
-  EXPECT_EQ(cu_.MemCreate(&more, kPiece, &properties_, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cu_.vmm.Create(&more, kPiece, &properties_, 0), CUDA_ERROR_OUT_OF_MEMORY);
   properties_.location.id = 1;
-  EXPECT_EQ(cu_.MemCreate(&more, kPiece, &properties_, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.Create(&more, kPiece, &properties_, 0), CUDA_SUCCESS);
   properties_.location.id = 2;
-  EXPECT_EQ(cu_.MemCreate(&more, kPiece, &properties_, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Create(&more, kPiece, &properties_, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(FakeCudaTest, MemoryIsFreeWhenHandleMappingAndDescriptorAreGone) {
   const CUmemGenericAllocationHandle handle = Create(kPiece);
   char* const memory = Map(handle, kPiece);
   const int fd = Export(handle);
-  EXPECT_EQ(cu_.MemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.Release(handle), CUDA_SUCCESS);
   EXPECT_EQ(Free(), MiB(30));
   close(fd);
   EXPECT_EQ(Free(), MiB(30));
   EXPECT_EQ(memory[7], kPoison);
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  EXPECT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.Unmap(address, kPiece), CUDA_SUCCESS);
   EXPECT_EQ(Free(), MiB(32));
-  EXPECT_EQ(cu_.MemAddressFree(address, kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.AddressFree(address, kPiece), CUDA_SUCCESS);
   EXPECT_TRUE(Held().empty());
 }
 
 TEST_F(FakeCudaTest, OnlyWholeAllocationsAreMappedAndWholeMappingsUnmapped) {
   const CUmemGenericAllocationHandle handle = Create(2 * kPiece);
   const CUdeviceptr at = Reserve(4 * kPiece);
-  EXPECT_EQ(cu_.MemMap(at, kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemMap(at, kPiece, kPiece, handle, 0), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemMap(at + 4096, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemMap(at + 3 * kPiece, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
-  ASSERT_EQ(cu_.MemMap(at + kPiece, 2 * kPiece, 0, handle, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu_.MemMap(at, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "overlaps";
-  EXPECT_EQ(cu_.MemSetAccess(at + kPiece, kPiece, &access_, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemUnmap(at + kPiece, kPiece), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemAddressFree(at, 4 * kPiece), CUDA_ERROR_INVALID_VALUE) << "still mapped";
-  EXPECT_EQ(cu_.MemUnmap(at + kPiece, 2 * kPiece), CUDA_SUCCESS);
-  EXPECT_EQ(cu_.MemAddressFree(at, 4 * kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.Map(at, kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Map(at, kPiece, kPiece, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Map(at + 4096, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Map(at + 3 * kPiece, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cu_.vmm.Map(at + kPiece, 2 * kPiece, 0, handle, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.Map(at, 2 * kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "overlaps";
+  EXPECT_EQ(cu_.vmm.SetAccess(at + kPiece, kPiece, &access_, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Unmap(at + kPiece, kPiece), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.AddressFree(at, 4 * kPiece), CUDA_ERROR_INVALID_VALUE) << "still mapped";
+  EXPECT_EQ(cu_.vmm.Unmap(at + kPiece, 2 * kPiece), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.AddressFree(at, 4 * kPiece), CUDA_SUCCESS);
 }
 
 TEST_F(FakeCudaTest, SizesAreMultiplesOfTheGranularity) {
   size_t granularity = 0;
-  EXPECT_EQ(
-      cu_.MemGetAllocationGranularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-      CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.GetAllocationGranularity(&granularity, &properties_,
+                                             CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_SUCCESS);
   EXPECT_EQ(granularity, kPiece);
   CUmemGenericAllocationHandle handle = 0;
-  EXPECT_EQ(cu_.MemCreate(&handle, 4096, &properties_, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.Create(&handle, 4096, &properties_, 0), CUDA_ERROR_INVALID_VALUE);
   CUdeviceptr address = 0;
-  EXPECT_EQ(cu_.MemAddressReserve(&address, 4096, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.AddressReserve(&address, 4096, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(FakeCudaTest, AnAccessBeforeItIsAllowedIsASegmentationFault) {
   const CUmemGenericAllocationHandle handle = Create(kPiece);
   const CUdeviceptr address = Reserve(kPiece);
-  ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Map(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
   char* const memory = reinterpret_cast<char*>(address);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -95,10 +95,10 @@ TEST_F(FakeCudaTest, AnAccessBeforeItIsAllowedIsASegmentationFault) {
 TEST_F(FakeCudaTest, OnlyMemoryMadeForItIsExported) {
   properties_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   int fd = -1;
-  EXPECT_EQ(cu_.MemExportToShareableHandle(&fd, Create(kPiece), kDescriptor, 0),
+  EXPECT_EQ(cu_.vmm.ExportToShareableHandle(&fd, Create(kPiece), kDescriptor, 0),
             CUDA_ERROR_INVALID_VALUE);
   CUmemGenericAllocationHandle handle = 0;
-  EXPECT_EQ(cu_.MemImportFromShareableHandle(&handle, reinterpret_cast<void*>(0), kDescriptor),
+  EXPECT_EQ(cu_.vmm.ImportFromShareableHandle(&handle, reinterpret_cast<void*>(0), kDescriptor),
             CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -146,15 +146,15 @@ TEST_F(FakeCudaTest, LegacyHandlesAreForOtherProcesses) {
 TEST_F(FakeCudaTest, AccessIsGivenToAListOfDevices) {
   const CUmemGenericAllocationHandle handle = Create(kPiece);
   const CUdeviceptr address = Reserve(kPiece);
-  ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Map(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
   CUmemAccessDesc list[] = {access_, access_};
-  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "named twice";
+  EXPECT_EQ(cu_.vmm.SetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "named twice";
   list[1].location.id = 2;
-  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "no device";
+  EXPECT_EQ(cu_.vmm.SetAccess(address, kPiece, list, 2), CUDA_ERROR_INVALID_VALUE) << "no device";
   list[1].location.id = 1;
   list[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 0), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cu_.MemSetAccess(address, kPiece, list, 2), CUDA_SUCCESS);
+  EXPECT_EQ(cu_.vmm.SetAccess(address, kPiece, list, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu_.vmm.SetAccess(address, kPiece, list, 2), CUDA_SUCCESS);
   *reinterpret_cast<char*>(address) = 'a';
 }
 

@@ -71,7 +71,7 @@ TEST_F(ModulesTest, AModuleHasNoOtherKernels) {
 
 TEST_F(ModulesTest, AKernelOnMemoryThatIsNotMappedBreaksTheContext) {
   CUdeviceptr nothing = 0;
-  ASSERT_EQ(cu_.MemAddressReserve(&nothing, size_t{2} << 20, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.AddressReserve(&nothing, size_t{2} << 20, 0, 0, 0), CUDA_SUCCESS);
   EXPECT_EQ(Launch(nothing, 'k'), CUDA_SUCCESS);
   EXPECT_EQ(cu_.CtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }

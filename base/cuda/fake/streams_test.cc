@@ -40,7 +40,7 @@ TEST_F(FakeCudaTest, AnEventOfTheContextAwaitsEveryStream) {
   CUcontext context = nullptr;
   ASSERT_EQ(cu_.CtxGetCurrent(&context), CUDA_SUCCESS);
   ASSERT_NE(context, nullptr);
-  ASSERT_EQ(cu_.CtxRecordEvent(context, event), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.events.RecordContext(context, event), CUDA_SUCCESS);
   ASSERT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
   EXPECT_EQ(std::string(At(memory), 2), "aa");
 }
@@ -54,19 +54,19 @@ TEST_F(FakeCudaTest, UnmappingUnderWorkBreaksTheContextUntilItIsReset) {
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
   ASSERT_EQ(cuMemsetD8Async(address, 'a', 1, stream), CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Unmap(address, kPiece), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
   CUmemGenericAllocationHandle imported = 0;
   void* const descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-  EXPECT_EQ(cu_.MemImportFromShareableHandle(&imported, descriptor, kDescriptor),
+  EXPECT_EQ(cu_.vmm.ImportFromShareableHandle(&imported, descriptor, kDescriptor),
             CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_TRUE(ResetGpu(0).ok());
   EXPECT_TRUE(Held().empty());
   EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_TRUE(UseGpu(0).ok());
   EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
-  ASSERT_EQ(cu_.MemImportFromShareableHandle(&imported, descriptor, kDescriptor), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.ImportFromShareableHandle(&imported, descriptor, kDescriptor), CUDA_SUCCESS);
   EXPECT_EQ(Map(imported, kPiece)[0], 'k') << "the descriptor kept it";
   close(fd);
 }
@@ -76,13 +76,13 @@ TEST_F(FakeCudaTest, ChangingTheAccessOfOpenMemoryBreaksWorkThatIsQueuedOnIt) {
   char* const memory[] = {Map(handles[0], kPiece), Map(handles[1], kPiece)};
   SetDelay(std::chrono::milliseconds(20));
   ASSERT_EQ(cuMemsetD8Async(DeviceAddress(memory[0]), 'a', 1, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[1]), kPiece, &access_, 1),
+  ASSERT_EQ(cu_.vmm.SetAccess(reinterpret_cast<CUdeviceptr>(memory[1]), kPiece, &access_, 1),
             CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS) << "the work uses other memory";
   EXPECT_EQ(memory[0][0], 'a');
   ASSERT_EQ(cuMemcpyAsync(DeviceAddress(memory[1]), DeviceAddress(memory[0]), 1, nullptr),
             CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemSetAccess(reinterpret_cast<CUdeviceptr>(memory[0]), kPiece, &access_, 1),
+  ASSERT_EQ(cu_.vmm.SetAccess(reinterpret_cast<CUdeviceptr>(memory[0]), kPiece, &access_, 1),
             CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(memory[1][0], kPoison);
@@ -93,9 +93,9 @@ TEST_F(FakeCudaTest, MemoryThatIsMappedAnewUnderWorkBreaksIt) {
   const auto address = reinterpret_cast<CUdeviceptr>(Map(handle, kPiece));
   SetDelay(std::chrono::milliseconds(20));
   ASSERT_EQ(cuMemsetD8Async(address, 'a', 1, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemUnmap(address, kPiece), CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemMap(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cu_.MemSetAccess(address, kPiece, &access_, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Unmap(address, kPiece), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.Map(address, kPiece, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.SetAccess(address, kPiece, &access_, 1), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 

@@ -90,13 +90,13 @@ class TorchBackendTest : public testing::Test {
   // Maps `count` pieces beside one another.
   char* Map(int count) {
     CUdeviceptr address = 0;
-    EXPECT_EQ(cu_.MemAddressReserve(&address, count * kChunk, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.AddressReserve(&address, count * kChunk, 0, 0, 0), CUDA_SUCCESS);
     for (int i = 0; i < count; ++i) {
       CUmemGenericAllocationHandle handle = 0;
-      EXPECT_EQ(cu_.MemCreate(&handle, kChunk, &properties_, 0), CUDA_SUCCESS);
-      EXPECT_EQ(cu_.MemMap(address + i * kChunk, kChunk, 0, handle, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cu_.vmm.Create(&handle, kChunk, &properties_, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cu_.vmm.Map(address + i * kChunk, kChunk, 0, handle, 0), CUDA_SUCCESS);
     }
-    EXPECT_EQ(cu_.MemSetAccess(address, count * kChunk, &access_, 1), CUDA_SUCCESS);
+    EXPECT_EQ(cu_.vmm.SetAccess(address, count * kChunk, &access_, 1), CUDA_SUCCESS);
     return reinterpret_cast<char*>(address);
   }
   static std::string Read(const char* memory, size_t size) {
@@ -182,7 +182,7 @@ TEST_F(TorchBackendTest, AKernelWithoutAccessBreaksTheContext) {
   char* const memory = Map(1);
   access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  ASSERT_EQ(cu_.MemSetAccess(address, kChunk, &access_, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu_.vmm.SetAccess(address, kChunk, &access_, 1), CUDA_SUCCESS);
   Fill fill('w');
   ASSERT_EQ(fill.Launch(memory, 1), 0);
   EXPECT_EQ(memtide_fake_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -195,7 +195,7 @@ TEST_F(TorchBackendTest, UnmappingUnderAKernelBreaksTheContext) {
   fill.Hold();
   ASSERT_EQ(fill.Launch(memory, kChunk), 0);
   fill.AwaitStart();
-  std::thread unmapping([&] { cu_.MemUnmap(reinterpret_cast<CUdeviceptr>(memory), kChunk); });
+  std::thread unmapping([&] { cu_.vmm.Unmap(reinterpret_cast<CUdeviceptr>(memory), kChunk); });
   size_t free = 0, total = 0;
   while (memtide_fake_memory(&free, &total) != CUDA_ERROR_ILLEGAL_ADDRESS)
     std::this_thread::yield();

@@ -31,23 +31,23 @@ class Lent {
  public:
   explicit Lent(Bytes size = kChunk) : size_(size) {
     const CUmemAllocationProp properties = Properties();
-    EXPECT_EQ(driver_.MemCreate(&handle_, size.count(), &properties, 0), CUDA_SUCCESS);
-    EXPECT_EQ(driver_.MemAddressReserve(&base_, size.count(), 0, 0, 0), CUDA_SUCCESS);
-    EXPECT_EQ(driver_.MemMap(base_, size.count(), 0, handle_, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.vmm.Create(&handle_, size.count(), &properties, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.vmm.AddressReserve(&base_, size.count(), 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.vmm.Map(base_, size.count(), 0, handle_, 0), CUDA_SUCCESS);
     CUmemAccessDesc access = {};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    EXPECT_EQ(driver_.MemSetAccess(base_, size.count(), &access, 1), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.vmm.SetAccess(base_, size.count(), &access, 1), CUDA_SUCCESS);
   }
   ~Lent() {
-    driver_.MemUnmap(base_, size_.count());
-    driver_.MemAddressFree(base_, size_.count());
-    driver_.MemRelease(handle_);
+    driver_.vmm.Unmap(base_, size_.count());
+    driver_.vmm.AddressFree(base_, size_.count());
+    driver_.vmm.Release(handle_);
   }
   Region Share() const {
     int fd = -1;
-    EXPECT_EQ(driver_.MemExportToShareableHandle(&fd, handle_,
-                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+    EXPECT_EQ(driver_.vmm.ExportToShareableHandle(&fd, handle_,
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
               CUDA_SUCCESS);
     Region region;
     region.kind = MemoryKind::kCudaDescriptor;

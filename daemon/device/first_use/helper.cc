@@ -92,29 +92,29 @@ absl::StatusOr<std::string> Helper::Answer(const HelperPacket& question) {
 }
 
 absl::Status Helper::MapOnce(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
-  MEMTIDE_RETURN_IF_ERROR(Check(cu_.MemMap(address, kAskedBytes, 0, handle, 0), "cuMemMap"));
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.vmm.Map(address, kAskedBytes, 0, handle, 0), "cuMemMap"));
   CUmemAccessDesc access = {};
   access.location = Properties().location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return Check(cu_.MemSetAccess(address, kAskedBytes, &access, 1), "cuMemSetAccess");
+  return Check(cu_.vmm.SetAccess(address, kAskedBytes, &access, 1), "cuMemSetAccess");
 }
 
 absl::Status Helper::Import(int descriptor, size_t size) {
   CUmemGenericAllocationHandle handle = 0;
   void* const passed = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
   const absl::Status imported = Check(
-      cu_.MemImportFromShareableHandle(&handle, passed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      cu_.vmm.ImportFromShareableHandle(&handle, passed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
       "cuMemImportFromShareableHandle");
   close(descriptor);
   MEMTIDE_RETURN_IF_ERROR(imported);
   CUdeviceptr address = 0;
   MEMTIDE_RETURN_IF_ERROR(
-      Check(cu_.MemAddressReserve(&address, size, 0, 0, 0), "cuMemAddressReserve"));
+      Check(cu_.vmm.AddressReserve(&address, size, 0, 0, 0), "cuMemAddressReserve"));
   MEMTIDE_RETURN_IF_ERROR(MapOnce(address, handle));
   MEMTIDE_RETURN_IF_ERROR(Exchange(address));
-  MEMTIDE_RETURN_IF_ERROR(Check(cu_.MemUnmap(address, size), "cuMemUnmap"));
-  MEMTIDE_RETURN_IF_ERROR(Check(cu_.MemAddressFree(address, size), "cuMemAddressFree"));
-  return Check(cu_.MemRelease(handle), "cuMemRelease");
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.vmm.Unmap(address, size), "cuMemUnmap"));
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.vmm.AddressFree(address, size), "cuMemAddressFree"));
+  return Check(cu_.vmm.Release(handle), "cuMemRelease");
 }
 
 absl::Status Helper::Open(const std::string& hex) {
@@ -168,16 +168,16 @@ absl::Status Helper::Work() {
   MEMTIDE_RETURN_IF_ERROR(PrepareWork());
   CUevent batch_ended = nullptr;
   MEMTIDE_RETURN_IF_ERROR(
-      Check(cu_.EventCreate(&batch_ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+      Check(cu_.events.Create(&batch_ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   MEMTIDE_RETURN_IF_ERROR(QueueBatch());
   MEMTIDE_RETURN_IF_ERROR(SendPacket(kHelperSocket, {"ok", -1}));
   while (!HasPacket(kHelperSocket)) {
     // The next batch is queued before this one has ended: no copy of the daemon meets an idle GPU.
-    MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventRecord(batch_ended, nullptr), "cuEventRecord"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.events.Record(batch_ended, nullptr), "cuEventRecord"));
     MEMTIDE_RETURN_IF_ERROR(QueueBatch());
-    MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventSynchronize(batch_ended), "cuEventSynchronize"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.events.Synchronize(batch_ended), "cuEventSynchronize"));
   }
-  MEMTIDE_RETURN_IF_ERROR(Check(cu_.EventDestroy(batch_ended), "cuEventDestroy"));
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.events.Destroy(batch_ended), "cuEventDestroy"));
   return Check(cu_.StreamSynchronize(nullptr), "cuStreamSynchronize");
 }
 
@@ -187,15 +187,15 @@ absl::StatusOr<int64_t> Helper::MapUnderWork() {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
   MEMTIDE_RETURN_IF_ERROR(
-      Check(cu_.MemCreate(&handle, kAskedBytes, &properties, 0), "cuMemCreate"));
+      Check(cu_.vmm.Create(&handle, kAskedBytes, &properties, 0), "cuMemCreate"));
   MEMTIDE_RETURN_IF_ERROR(
-      Check(cu_.MemAddressReserve(&address, kAskedBytes, 0, 0, 0), "cuMemAddressReserve"));
+      Check(cu_.vmm.AddressReserve(&address, kAskedBytes, 0, 0, 0), "cuMemAddressReserve"));
   Duration longest{0};
   for (int i = 0; i < kMappings; ++i) {
     MEMTIDE_RETURN_IF_ERROR(QueueBatch());
     const Instant begun = Now();
     MEMTIDE_RETURN_IF_ERROR(MapOnce(address, handle));
-    MEMTIDE_RETURN_IF_ERROR(Check(cu_.MemUnmap(address, kAskedBytes), "cuMemUnmap"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.vmm.Unmap(address, kAskedBytes), "cuMemUnmap"));
     longest = std::max<Duration>(longest, Now() - begun);
   }
   MEMTIDE_RETURN_IF_ERROR(Check(cu_.StreamSynchronize(nullptr), "cuStreamSynchronize"));

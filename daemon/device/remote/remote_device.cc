@@ -1,6 +1,5 @@
 #include "daemon/device/remote/remote_device.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -8,9 +7,28 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/device/remote/lent_memory.h"
 
 namespace memtide {
+
+// The memory that a caller of Allocate owns.
+class RemoteDevice::Lent : public DeviceMemory {
+ public:
+  Lent(RemoteDevice* device, uint64_t number, Bytes size)
+      : device_(device), number_(number), size_(size) {}
+  ~Lent() override { device_->Release(number_); }
+
+  uint64_t number() const { return number_; }
+  Bytes size() const override { return size_; }
+  MemoryExport Export() const override {
+    const MutexLock lock(&device_->mutex_);
+    return device_->memory_.Export(number_);
+  }
+
+ private:
+  RemoteDevice* const device_;
+  const uint64_t number_;
+  const Bytes size_;
+};
 
 absl::StatusOr<std::unique_ptr<RemoteDevice>> RemoteDevice::Open(
     const RemoteDeviceOptions& options) {
@@ -34,13 +52,12 @@ RemoteDevice::RemoteDevice(const RemoteDeviceOptions& options,
 RemoteDevice::~RemoteDevice() {
   {
     const MutexLock lock(&mutex_);
-    MEMTIDE_CHECK(lent_.empty()) << lent_.size() << " memories are still there";
+    MEMTIDE_CHECK(!memory_.has_allocations()) << "memory is still there";
     Close();
     watched_->End("the daemon ends");
     if (starting_ != nullptr) starting_->End("the daemon ends");
   }
   thread_.join();
-  for (const auto& [memory, shared] : shared_) close(shared.fd);
 }
 
 void RemoteDevice::Close() {
@@ -57,7 +74,7 @@ HostMemoryUse RemoteDevice::host_memory() const {
 
 DeviceHealth RemoteDevice::health() const {
   const MutexLock lock(&mutex_);
-  return {why_, losses_};
+  return health_;
 }
 
 void RemoteDevice::Listen(Listener listener) {
@@ -67,7 +84,7 @@ void RemoteDevice::Listen(Listener listener) {
     while (is_reporting_) changed_.Wait(&mutex_);
     if (listener == nullptr) Close();
     listener_ = std::move(listener);
-    state = why_;
+    state = health_.state;
   }
   if (!state.ok()) Report(state);
 }
@@ -88,15 +105,18 @@ void RemoteDevice::Note(const HostMemoryUse& use) {
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> RemoteDevice::Allocate(const std::string& name,
                                                                      Bytes size, MemoryKind kind) {
-  auto memory = std::make_unique<Lent>(this, name, size, kind);
+  DeviceRequest request = {DeviceCall::kAllocate};
+  request.kind = kind;
+  request.size = size;
+  request.text = name;
   std::shared_ptr<DeviceProcess> process;
   {
     const MutexLock lock(&mutex_);
-    if (process_ == nullptr) return why_;
+    if (process_ == nullptr) return health_.state;
     process = process_;
-    memory->number = next_number_++;
+    request.memory = memory_.NewNumber();
   }
-  MEMTIDE_ASSIGN_OR_RETURN(const DeviceAnswer answer, Ask(*process, memory->Allocation()));
+  MEMTIDE_ASSIGN_OR_RETURN(const DeviceAnswer answer, Ask(*process, request));
   MEMTIDE_RETURN_IF_ERROR(answer.status);
   const MutexLock lock(&mutex_);
   if (process != process_) {
@@ -104,96 +124,51 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> RemoteDevice::Allocate(const std::
     if (answer.descriptor >= 0) close(answer.descriptor);
     return absl::UnavailableError(absl::StrCat(Describe(), " was lost when it made memory"));
   }
-  memory->Receive(answer);
-  lent_.emplace(memory->number, memory.get());
-  return std::unique_ptr<DeviceMemory>(std::move(memory));
+  memory_.Insert(request, answer);
+  return std::make_unique<Lent>(this, request.memory, size);
 }
 
-void RemoteDevice::Release(const Lent& memory) {
+void RemoteDevice::Release(uint64_t number) {
   DeviceRequest request;
-  request.call = DeviceCall::kFree;
-  request.memory = memory.number;
   std::shared_ptr<DeviceProcess> process;
+  int fd = -1;
   {
     const MutexLock lock(&mutex_);
-    if (lent_.erase(memory.number) == 0) return;
-    process = WhomToTell(request);
+    fd = memory_.Export(number).fd;
+    request = memory_.Free(number);
+    process = process_;
   }
   // A process that has ended has freed it.
   if (process != nullptr) Ask(*process, request).IgnoreError();
-}
-
-std::shared_ptr<DeviceProcess> RemoteDevice::WhomToTell(const DeviceRequest& request) {
-  if (starting_ != nullptr) unsent_.push_back(request);
-  return process_;
+  if (fd >= 0) close(fd);
 }
 
 void RemoteDevice::ShareHostMemory(char* memory, Bytes size, int fd) {
-  DeviceRequest request;
-  request.call = DeviceCall::kShareHost;
-  request.size = size;
-  std::shared_ptr<DeviceProcess> process;
-  {
-    const MutexLock lock(&mutex_);
-    Shared& shared = shared_[memory];
-    MEMTIDE_CHECK(shared.fd < 0) << "host memory that is shared already";
-    shared.number = request.host = next_number_++;
-    shared.size = size;
-    shared.fd = request.descriptor = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    process = WhomToTell(request);
-  }
-  Tell(process, request);
+  Tell([=](MemoryTable& table) { return table.Share(memory, size, fd); });
 }
 
 void RemoteDevice::UnshareHostMemory(char* memory) {
-  DeviceRequest request;
-  request.call = DeviceCall::kUnshareHost;
-  std::shared_ptr<DeviceProcess> process;
-  {
-    const MutexLock lock(&mutex_);
-    const auto found = shared_.find(memory);
-    MEMTIDE_CHECK(found != shared_.end() && found->second.added.empty());
-    request.host = found->second.number;
-    // A process that is starting may get it yet.
-    unshared_.push_back(found->second.fd);
-    if (starting_ == nullptr) CloseUnshared();
-    shared_.erase(found);
-    process = WhomToTell(request);
-  }
-  Tell(process, request);
+  Tell([=](MemoryTable& table) { return table.Unshare(memory); });
 }
 
 void RemoteDevice::AddHostMemory(char* memory, Bytes size) {
-  DeviceRequest request;
-  request.call = DeviceCall::kAddHost;
-  request.size = size;
-  std::shared_ptr<DeviceProcess> process;
-  {
-    const MutexLock lock(&mutex_);
-    Shared& shared = Locate(memory, &request);
-    MEMTIDE_CHECK(shared.added.emplace(request.host_offset, size).second);
-    process = WhomToTell(request);
-  }
-  Tell(process, request);
+  Tell([=](MemoryTable& table) { return table.Add(memory, size); });
 }
 
+// A process that hangs may keep it pinned. Then the kernel keeps these pages, although the caller
+// has freed them, and uses them for nothing else.
 void RemoteDevice::RemoveHostMemory(char* memory) {
+  Tell([=](MemoryTable& table) { return table.Remove(memory); });
+}
+
+void RemoteDevice::Tell(const std::function<DeviceRequest(MemoryTable& memory)>& change) {
   DeviceRequest request;
-  request.call = DeviceCall::kRemoveHost;
   std::shared_ptr<DeviceProcess> process;
   {
     const MutexLock lock(&mutex_);
-    Shared& shared = Locate(memory, &request);
-    MEMTIDE_CHECK(shared.added.erase(request.host_offset) == 1);
-    process = WhomToTell(request);
+    request = change(memory_);
+    process = process_;
   }
-  // A process that hangs may keep it pinned. Then the kernel keeps these pages, although the caller
-  // has freed them, and uses them for nothing else.
-  Tell(process, request);
-}
-
-void RemoteDevice::Tell(const std::shared_ptr<DeviceProcess>& process,
-                        const DeviceRequest& request) {
   if (process == nullptr) return;
   const absl::StatusOr<DeviceAnswer> answer = Ask(*process, request);
   // The next process learns of the change when it starts.
@@ -202,31 +177,19 @@ void RemoteDevice::Tell(const std::shared_ptr<DeviceProcess>& process,
       absl::StrCat(Describe(), ": host memory: ", std::string(answer->status.message())));
 }
 
-RemoteDevice::Shared& RemoteDevice::Locate(const char* host, DeviceRequest* request) {
-  auto found = shared_.upper_bound(const_cast<char*>(host));
-  MEMTIDE_CHECK(found != shared_.begin()) << "host memory that is not shared";
-  --found;
-  request->host = found->second.number;
-  request->host_offset = Bytes(static_cast<uint64_t>(host - found->first));
-  const absl::optional<Bytes> end = CheckedAdd(request->host_offset, request->size);
-  MEMTIDE_CHECK(end.has_value() && *end <= found->second.size) << "host memory that is not shared";
-  return found->second;
-}
-
 absl::Status RemoteDevice::Copy(DeviceCall call, const DeviceMemory& memory, Bytes offset,
                                 const char* host, Bytes size) {
-  DeviceRequest request;
-  request.call = call;
+  DeviceRequest request = {call};
   // Device requires memory that came from this device, so the type is known.
-  request.memory = static_cast<const Lent&>(memory).number;
+  request.memory = static_cast<const Lent&>(memory).number();
   request.offset = offset;
   request.size = size;
   std::shared_ptr<DeviceProcess> process;
   {
     const MutexLock lock(&mutex_);
-    if (process_ == nullptr) return why_;
+    if (process_ == nullptr) return health_.state;
     process = process_;
-    if (host != nullptr) Locate(host, &request);
+    if (host != nullptr) memory_.Locate(host, &request);
   }
   const absl::StatusOr<DeviceAnswer> answer = Ask(*process, request);
   return answer.ok() ? answer->status : answer.status();

@@ -1,12 +1,13 @@
 // RemoteDevice: a Device that is in a process of its own, which a failure of the device may take
 // with it.
 //
-// This process has the books, the descriptors of the device's memory, and the host memory. The
-// other one maps host memory that is shared with it, and calls the device (device_server.h). When
-// it ends, for whatever reason, all of the device's memory has lost its bytes: calls return
-// UNAVAILABLE with the reason, and health() and the listener say so. Then it is started again,
-// after pauses that grow. The new process gets the same host memory, and all DeviceMemory that is
-// alive is allocated anew. So the device is usable again, and the bytes of its memory are zeros.
+// This process has the books and the descriptors of the device's memory (memory_table.h), and the
+// host memory. The other one maps host memory that is shared with it, and calls the device
+// (device_server.h). When it ends, for whatever reason, all of the device's memory has lost its
+// bytes: calls return UNAVAILABLE with the reason, and health() and the listener say so. Then it is
+// started again, after pauses that grow. The new process gets the same host memory, and all
+// DeviceMemory that is alive is allocated anew. So the device is usable again, and the bytes of its
+// memory are zeros.
 //
 // A process that hangs in the driver does not end when it is killed, and its device stays lost.
 // Only copies that are in flight wait for its end. Calls that make, share, add, remove or free
@@ -16,9 +17,7 @@
 #ifndef MEMTIDE_DAEMON_DEVICE_REMOTE_REMOTE_DEVICE_H_
 #define MEMTIDE_DAEMON_DEVICE_REMOTE_REMOTE_DEVICE_H_
 
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,6 +31,7 @@
 #include "base/numa.h"
 #include "daemon/device/device.h"
 #include "daemon/device/remote/device_process.h"
+#include "daemon/device/remote/memory_table.h"
 
 namespace memtide {
 
@@ -68,28 +68,16 @@ class RemoteDevice : public Device {
 
  private:
   class Lent;
-  // A range that is shared with the process.
-  struct Shared {
-    uint64_t number = 0;
-    Bytes size;
-    int fd = -1;                   // A duplicate.
-    std::map<Bytes, Bytes> added;  // Sizes by offset.
-  };
   RemoteDevice(const RemoteDeviceOptions& options, std::unique_ptr<DeviceProcess> process);
 
   // UNAVAILABLE: the device is lost before the answer comes.
   absl::StatusOr<DeviceAnswer> Ask(DeviceProcess& process, const DeviceRequest& request);
-  // The process to tell of a change of the memory, which the tables have already. Null: there is
-  // none, or one that is starting, which gets it from Furnish.
-  std::shared_ptr<DeviceProcess> WhomToTell(const DeviceRequest& request)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A change of host memory, which cannot fail for its caller. `process`: of WhomToTell.
-  void Tell(const std::shared_ptr<DeviceProcess>& process, const DeviceRequest& request);
+  // Changes host memory, which cannot fail for the caller. A process that is starting gets the
+  // change from Furnish.
+  void Tell(const std::function<DeviceRequest(MemoryTable& memory)>& change);
   absl::Status Copy(DeviceCall call, const DeviceMemory& memory, Bytes offset, const char* host,
                     Bytes size);
-  // Writes into the request where `host` is. REQUIRES: the range of the request is shared.
-  Shared& Locate(const char* host, DeviceRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Release(const Lent& memory);
+  void Release(uint64_t number);
   void Note(const HostMemoryUse& use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Run();
@@ -99,8 +87,6 @@ class RemoteDevice : public Device {
   bool Restart();
   absl::Status StartAgain();
   absl::Status Furnish(DeviceProcess& process);
-  void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseUnshared() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Report(const absl::Status& state);
   // The daemon ends: a lost device is not started again, and a process that hangs is left.
   void Close() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -115,17 +101,11 @@ class RemoteDevice : public Device {
   std::shared_ptr<DeviceProcess> process_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DeviceProcess> starting_ ABSL_GUARDED_BY(mutex_);  // Gets them next. Or null.
   std::shared_ptr<DeviceProcess> watched_ ABSL_GUARDED_BY(mutex_);   // The last; it may be ending.
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);                         // OK: it is usable.
-  uint64_t losses_ ABSL_GUARDED_BY(mutex_) = 0;
+  DeviceHealth health_ ABSL_GUARDED_BY(mutex_);
   HostMemoryUse host_memory_ ABSL_GUARDED_BY(mutex_);
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false, is_reporting_ ABSL_GUARDED_BY(mutex_) = false;
   Listener listener_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<char*, Shared> shared_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, Lent*> lent_ ABSL_GUARDED_BY(mutex_);  // By number.
-  // Requests that were not sent to starting_ yet, and descriptors that it may still need.
-  std::deque<DeviceRequest> unsent_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> unshared_ ABSL_GUARDED_BY(mutex_);
+  MemoryTable memory_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // Watches the process.
 };

@@ -1,12 +1,9 @@
 // RemoteDevice's thread, which watches the process of the device and starts the next one.
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "daemon/device/remote/lent_memory.h"
 #include "daemon/device/remote/remote_device.h"
 
 namespace memtide {
@@ -50,9 +47,9 @@ bool RemoteDevice::Lose(const absl::Status& why) {
   {
     const MutexLock lock(&mutex_);
     process_ = nullptr;
-    why_ = why;
+    health_.state = why;
     if (is_closing_) return true;
-    ++losses_;
+    ++health_.losses;
     Note(HostMemoryUse());
   }
   options_.process.warn(std::string(why.message()));
@@ -98,15 +95,14 @@ absl::Status RemoteDevice::StartAgain() {
     const MutexLock lock(&mutex_);
     if (is_closing_) return absl::CancelledError("the daemon ends");
     starting_ = process;
-    TellAll();
+    memory_.BeginReplay();
   }
   const absl::Status furnished = Furnish(*process);
   {
     const MutexLock lock(&mutex_);
     watched_ = process;
     starting_ = nullptr;
-    unsent_.clear();
-    CloseUnshared();
+    memory_.EndReplay();
   }
   if (!furnished.ok()) process->AwaitEnd(furnished);
   return furnished;
@@ -115,53 +111,23 @@ absl::Status RemoteDevice::StartAgain() {
 // Sends a process that is starting what it does not have yet, until there is nothing more.
 absl::Status RemoteDevice::Furnish(DeviceProcess& process) {
   for (;;) {
-    DeviceRequest request;
+    absl::optional<DeviceRequest> request;
     {
       const MutexLock lock(&mutex_);
       if (is_closing_) return absl::CancelledError("the daemon ends");
-      if (unsent_.empty()) {
+      request = memory_.TakeUnsent();
+      if (!request.has_value()) {
         process_ = watched_ = std::move(starting_);
-        why_ = absl::OkStatus();
+        health_.state = absl::OkStatus();
         return absl::OkStatus();
       }
-      request = std::move(unsent_.front());
-      unsent_.pop_front();
     }
-    MEMTIDE_ASSIGN_OR_RETURN(const DeviceAnswer answer, process.AskUnwatched(request));
+    MEMTIDE_ASSIGN_OR_RETURN(const DeviceAnswer answer, process.AskUnwatched(*request));
     MEMTIDE_RETURN_IF_ERROR(answer.status);
     const MutexLock lock(&mutex_);
     Note(answer.host_memory);
-    const auto found = lent_.find(request.memory);
-    if (request.call == DeviceCall::kAllocate && found != lent_.end()) {
-      found->second->Receive(answer);
-    } else if (answer.descriptor >= 0) {
-      close(answer.descriptor);
-    }
+    memory_.Receive(*request, answer);
   }
-}
-
-void RemoteDevice::TellAll() {
-  for (const auto& [memory, shared] : shared_) {
-    DeviceRequest request;
-    request.call = DeviceCall::kShareHost;
-    request.host = shared.number;
-    request.size = shared.size;
-    request.descriptor = shared.fd;
-    unsent_.push_back(request);
-    request.call = DeviceCall::kAddHost;
-    request.descriptor = -1;
-    for (const auto& [offset, size] : shared.added) {
-      request.host_offset = offset;
-      request.size = size;
-      unsent_.push_back(request);
-    }
-  }
-  for (const auto& [number, memory] : lent_) unsent_.push_back(memory->Allocation());
-}
-
-void RemoteDevice::CloseUnshared() {
-  for (const int fd : unshared_) close(fd);
-  unshared_.clear();
 }
 
 }  // namespace memtide

@@ -40,7 +40,6 @@ class Calls {
   void ReleaseLease(Session& session, ChunkIndex index);
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
-  bool ConflictsWhereItWatches(const Waiter& waiter) const;
   // The call waits until it is admitted or answered; leases in its way are revoked.
   void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
   void AdmitWaiting(Job& job, Tier tier);
@@ -62,6 +61,8 @@ class Calls {
   void On(const EvictionFailed& signal);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
+  // Looks at all calls, so that it is none of the pieces of an audit that the daemon makes.
+  void CheckInvariants() const;
 
  private:
   absl::Status CheckHome(const Job& job, const AllocateCall& event) const;
@@ -76,6 +77,7 @@ class Calls {
   void Leave(Waiter& waiter);
   void MakeNewVersion(ChunkIndex index);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
+  bool ConflictsWhereItWatches(const Waiter& waiter) const;
   bool Fits(const Waiter& waiter, uint32_t pins) const;
   bool MayFit(const Waiter& waiter) const;
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);

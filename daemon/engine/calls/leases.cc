@@ -1,5 +1,6 @@
 // Leases: calls enter, are granted or fail, and leases end.
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -197,6 +198,48 @@ void Calls::ReleaseLease(Session& session, ChunkIndex index) {
       core_.PinsChanged(index);
     }
     return;
+  }
+}
+
+// The reason for which each call that is not admitted waits still holds.
+void Calls::CheckInvariants() const {
+  std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
+  for (const auto& [call, waiter] : core_.waiters) {
+    ++all[waiter->job].first;
+    all[waiter->job].second += waiter->chunks.size();
+    MEMTIDE_CHECK(core_.deadlines.count({waiter->deadline, call}) == 1);
+    // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
+    MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
+    MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
+    if (waiter->admitted) continue;
+    const Chunk& watched = core_.chunks[waiter->chunks[waiter->waiting.watched()]];
+    const bool for_room = waiter->waiting.reason() == WaitsFor::kRoom;
+    MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
+        << "fetch " << waiter->call << " waits for nothing";
+  }
+  for (const auto& [call, evict] : core_.evicts) {
+    ++all[evict->job].first;
+    all[evict->job].second += evict->chunks.size();
+    MEMTIDE_CHECK(core_.deadlines.count({evict->deadline, call}) == 1);
+    MEMTIDE_CHECK(core_.sessions.Find(evict->session)->evicts.count(call) == 1);
+  }
+  MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
+  for (const auto& [id, job] : core_.jobs) {
+    const auto& [calls, chunks] = all[job.get()];
+    // Offers count with their chunks.
+    MEMTIDE_CHECK(job->waiting_calls.value() == calls && job->waiting_chunks.value() >= chunks);
+    of_users[job->uid].first += job->waiting_calls.value();
+    of_users[job->uid].second += job->waiting_chunks.value();
+    job->waiting.CheckInvariants();
+  }
+  for (const auto& [id, session] : core_.sessions) {
+    const auto& [calls, chunks] = of_users[session.uid];
+    MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
+    MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
+    for (const auto& [part, step] : session.steps) {
+      MEMTIDE_CHECK(core_.steps.at(step).owner == id && core_.steps.at(step).part == part);
+    }
   }
 }
 

@@ -95,6 +95,42 @@ void ChunkTable::ReleaseEmpty() {
   }
 }
 
+void ChunkTable::CheckChunk(ChunkIndex index) const {
+  const Chunk& chunk = (*this)[index];
+  MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
+  MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
+      << "a step runs on memory that may move";
+  MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
+  MEMTIDE_CHECK(!chunk.is_shadow || chunk.counterpart != kNoChunk);
+  if (chunk.counterpart != kNoChunk) {
+    const Chunk& counterpart = (*this)[chunk.counterpart];
+    MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
+    MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
+  }
+  if (chunk.common != nullptr) {
+    MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
+    // Only the part that makes it writes it.
+    const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
+      return pin.granted() && pin.access == Access::kWrite;
+    });
+    MEMTIDE_CHECK(!chunk.common->whole || (!is_written && !chunk.copies.torn));
+    MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
+  }
+  for (const Tier tier : kAllTiers) {
+    MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
+    MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
+        << "waits for what it has";
+  }
+  for (const Pin& pin : chunk.pins) {
+    MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
+    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
+        << "chunk " << index << " is leased where it has no copy";
+    MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
+                  chunk.copies.valid.is_only(chunk.pin_tier))
+        << "a written chunk has stale copies";
+  }
+}
+
 void ChunkTable::CheckInvariants() const {
   const auto live = std::count_if(chunks_.begin(), chunks_.end(),
                                   [](const Chunk& chunk) { return chunk.live(); });

@@ -85,6 +85,9 @@ class ChunkTable {
   // The restored entries that no job has may be claimed, the lowest first.
   void ReleaseEmpty();
 
+  // Checks the entry by itself; its job knows more of it. REQUIRES: it is not empty.
+  void CheckChunk(ChunkIndex index) const;
+  // Checks which entries are empty and live.
   void CheckInvariants() const;
 
  private:
