@@ -29,23 +29,12 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ReleaseIdle(absl::Span<const P
   return chunks;
 }
 
-absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part.places));
-  std::vector<Moment> moments;
-  {
-    const MutexLock lock(&mutex_);
-    // The daemon follows the iteration by its moments, so it must know those before the step first.
-    moments = log_.Take();
-  }
-  CountCall();
-  return session_->Step(part, chunks, moments);
-}
-
 absl::StatusOr<StartedPart> LeaseClient::StartPart(OwnPart* part) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part->places));
   std::vector<Moment> moments;
   {
     const MutexLock lock(&mutex_);
+    // The daemon follows the iteration by its moments, so it must know those before the step first.
     moments = log_.Take();
     part->id = next_part_++;
   }
