@@ -307,17 +307,9 @@ def _balloon(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
-def _optimizer(context: Context) -> Samples:
-    # Loads torch, which takes seconds and memory, so only if the suite is run.
-    from training import torch_steps
-
-    library = context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so"
-    rounds = 1 if context.smoke else 3 if context.quick else 7
-    return context.run("optimizer_bench") | torch_steps.measure(library, rounds)
-
-
 def _losses(context: Context) -> Samples:
-    from training import losses  # As above.
+    # Loads torch, which takes seconds and memory, so only if the suite is run.
+    from training import losses
 
     return losses.measure(2 if context.smoke else 100 if context.quick else losses.STEPS)
 
@@ -328,7 +320,6 @@ def _steps(context: Context) -> Samples:
     options = ssd_steps.Options(
         memtided=context.memtided,
         ssd_parent=context.ssd_parent,
-        kernels=context.binaries / "daemon" / "optimizer" / "libmemtide_optimizer_kernels.so",
         sets=24 if context.smoke else 40 if context.quick else 64,
         rounds=1 if context.smoke else 2 if context.quick else 5,
     )
@@ -336,17 +327,14 @@ def _steps(context: Context) -> Samples:
 
 
 def _peers(context: Context) -> Samples:
-    samples: Samples = {}
-    for program in ("cpu_adam", "peers"):
-        command = [str(context.root / "bench" / "peers" / program)]
-        if context.quick:
-            command.append("--rounds=2")
-        # It inherits standard error, where it reports what it installs and what each run cost.
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            raise SuiteFailed(f"{command[0]} ended with status {done.returncode}")
-        samples |= _samples_of(done.stdout)
-    return samples
+    command = [str(context.root / "bench" / "peers" / "peers")]
+    if context.quick:
+        command.append("--rounds=2")
+    # It inherits standard error, where it reports what it installs and what each run cost.
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SuiteFailed(f"{command[0]} ended with status {done.returncode}")
+    return _samples_of(done.stdout)
 
 
 SUITES: dict[str, Callable[[Context], Samples]] = {
@@ -360,7 +348,6 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "copy": _copy,
     "hash": _hash,
     "staging": _staging,
-    "optimizer": _optimizer,
     "losses": _losses,
     "ssd": _ssd,
     "steps": _steps,

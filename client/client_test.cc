@@ -342,23 +342,18 @@ TEST_F(ClientTest, ASmallerBudgetSendsIdleLeasesBackAndRefusesNothing) {
   EXPECT_EQ(stats().lease_budget, 6u) << "the soft budget does not exceed that of Open";
 }
 
-// A part that copies 8 bytes from the first place to the second.
-StepPart CopyPart(PlaceId from, PlaceId to) {
-  StepPart part;
-  part.places = {from, to};
-  part.reads = 1;
-  v1::CopyPiece& copy = *part.request.add_copies();
-  copy.mutable_to()->set_chunk(1);
-  copy.set_size_bytes(8);
-  return part;
-}
-
 TEST_F(ClientTest, StepsAndCommitsReleaseIdleLeases) {
   Open(4, 3);
   const PlaceRange range = Allocate(3);
   *Words(Nth(range, 0)) = 5;
   *Words(Nth(range, 1)) = 6;
-  ASSERT_TRUE(client_->leases()->Step(CopyPart(Nth(range, 0), Nth(range, 2))).ok());
+  OwnPart part;
+  part.places = {Nth(range, 0), Nth(range, 2)};
+  part.reads = 1;
+  const absl::StatusOr<StartedPart> started = client_->leases()->StartPart(&part);
+  ASSERT_TRUE(started.ok()) << started.status();
+  memcpy(started->addresses[1], started->addresses[0], sizeof(uint64_t));
+  ASSERT_TRUE(client_->leases()->EndPart(part.id, {/*computed=*/true}).ok());
   EXPECT_EQ(stats().leases_held, 1u);
   CommitRequest commit;
   commit.committed = {1, "one"};
@@ -379,13 +374,6 @@ TEST_F(ClientTest, CommitWaitsForChunksInUse) {
   });
   EXPECT_TRUE(client_->leases()->Commit({}, {Nth(range, 0)}, {Nth(range, 1)}).ok());
   user.join();
-}
-
-TEST_F(ClientTest, StepsOfPlacesWithoutChunksAreNotFound) {
-  Open(4, 3);
-  const PlaceRange range = Allocate(2);
-  EXPECT_EQ(client_->leases()->Step(CopyPart(range.first, PlaceId(100))).status().code(),
-            absl::StatusCode::kNotFound);
 }
 
 TEST_F(ClientTest, VersionsCountWriteLeases) {

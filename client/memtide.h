@@ -164,15 +164,14 @@ typedef struct memtide_stats {
 } memtide_stats;
 
 /* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for
- * memtide_step and memtide_commit. */
+ * memtide_start_part and memtide_commit. */
 typedef struct memtide_limits {
   uint32_t struct_bytes;
-  uint32_t chunks_per_call;      /* chunks of one memtide_step, places of one memtide_commit */
-  uint32_t step_pieces_per_call; /* pieces and copies together of one memtide_step */
-  uint32_t step_manifest_bytes;  /* bytes of memtide_commit's manifest */
-  uint32_t chunks_per_node;      /* chunks of all jobs of the node together */
-  uint32_t max_wait_s;           /* how long the daemon waits at most in one call */
-  uint32_t min_slots;            /* the fewest chunks with which Open and Resize accept a share */
+  uint32_t chunks_per_call;     /* chunks of one part, places of one memtide_commit */
+  uint32_t step_manifest_bytes; /* bytes of memtide_commit's manifest */
+  uint32_t chunks_per_node;     /* chunks of all jobs of the node together */
+  uint32_t max_wait_s;          /* how long the daemon waits at most in one call */
+  uint32_t min_slots;           /* the fewest chunks with which Open and Resize accept a share */
 } memtide_limits;
 
 /* --- Sessions --- */
@@ -318,7 +317,7 @@ MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* na
  * both, the least recently used chunks are evicted. */
 MEMTIDE_API int memtide_end_iteration(memtide_client* client);
 
-/* --- Optimizer steps computed by the daemon ---
+/* --- Optimizer steps in parts ---
  *
  * A step consists of parts. A part reads chunks (gradients, parameters, states) and writes others,
  * called shadow chunks, which are allocated like any chunk; so the only valid copy of a value is
@@ -327,73 +326,14 @@ MEMTIDE_API int memtide_end_iteration(memtide_client* client);
  * one before. Repeating a part gives the same bits. proto/memtide/v1/optimizer.proto has the
  * details. */
 
-/* Formats of elements. FLOAT16 is for gradients and rounded parameters only. */
-enum { MEMTIDE_FLOAT32 = 1, MEMTIDE_BFLOAT16 = 2, MEMTIDE_FLOAT16 = 3 };
-/* Update rules: those of torch.optim with the same name; Lion is arXiv 2302.06675. */
-enum {
-  MEMTIDE_ADAM = 1,
-  MEMTIDE_ADAMW = 2,
-  MEMTIDE_SGD = 3,
-  MEMTIDE_ADAGRAD = 4,
-  MEMTIDE_LION = 5
-};
-
-typedef struct memtide_step_options {
-  uint32_t struct_bytes;
-  uint32_t rule; /* MEMTIDE_ADAM to MEMTIDE_LION */
-  uint64_t step; /* number of this step for these elements, counted from 1 */
-  double lr, weight_decay, beta1, beta2, eps, momentum, dampening, lr_decay;
-  double gradient_factor; /* gradients are multiplied by it first; 0: they are not */
-  uint32_t amsgrad, maximize, nesterov;
-  uint32_t fresh_states; /* 1: states are initialized as before the first step, and not read */
-  uint32_t parameter_format, gradient_format, state_format;
-  /* Receives the number of gradients that are infinite or NaN. NULL: they are not counted, which
-   * saves one pass over them. They do not keep the part from being computed. */
-  uint64_t* non_finite_gradients;
-  uint32_t rounded_format; /* of new_rounded: MEMTIDE_FLOAT16, or bf16 otherwise */
-  /* Seed of stochastic rounding of bf16 parameters; 0 rounds to nearest. The seed, the step and the
-   * element's number determine the direction, so a repeated part rounds alike. */
-  uint64_t rounding_seed;
-} memtide_step_options;
-
-/* Consecutive elements of one parameter. All fields but the counts are addresses in the client's
- * range; each span of `elements` elements lies within one chunk. */
-typedef struct memtide_step_piece {
-  uint64_t elements;
-  uint64_t gradient, parameter, new_parameter;
-  /* Adam: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq; SGD with momentum:
-   * momentum_buffer; Adagrad: sum; Lion: exp_avg. The others are 0. With fresh_states, `state` is
-   * ignored. */
-  uint64_t state[3], new_state[3];
-  uint64_t new_rounded; /* receives the new parameter in rounded_format, if `parameter` is fp32; 0:
-                           not wanted */
-  uint64_t
-      first_element; /* number of the first element in the optimizer, for stochastic rounding */
-} memtide_step_piece;
-
-/* Bytes to copy unchanged, from one address of the range to another. */
-typedef struct memtide_copy_piece {
-  uint64_t from, to, bytes;
-} memtide_copy_piece;
-
-/* Computes one part of a step, and returns when the new content is complete. Several threads may
- * each have a part in flight, so that reading, arithmetic and writing overlap. Chunks named by
- * `new_*` and `to` are written; those of their bytes that no piece or copy of any part covers are
- * undefined. Idle leases on the chunks end first; leases in use are waited for. options may be NULL
- * if there are no pieces. memtide_limits has the most pieces and chunks of one call.
- * INVALID_ARGUMENT: an option is not finite or is one that torch rejects, or a span crosses a
- * chunk's end or overlaps another; nothing was written. RESOURCE_EXHAUSTED: more chunks than the
- * job's host share can hold at once. */
-MEMTIDE_API int memtide_step(memtide_client* client, const memtide_step_options* options,
-                             const memtide_step_piece* pieces, size_t piece_count,
-                             const memtide_copy_piece* copies, size_t copy_count);
-/* Begins one part of an optimizer step that the program computes itself: its chunks are brought to
- * host memory, and stay there until memtide_end_part. The first `reads` of the `count` places are
- * read; all bytes of the others, which are shadow chunks as for memtide_step, are written. Idle
- * leases on them end, and leases in use are waited for. addresses[i] becomes the address of the
- * chunk at places[i]: one of ordinary memory, which is not that of the place, and is valid until
- * the part ends. *part is its number. Any thread may compute and end the part.
- * RESOURCE_EXHAUSTED: more chunks than the job's host share can hold at once. */
+/* Begins one part of a step, which the program computes: its chunks are brought to host memory, and
+ * stay there until memtide_end_part. The first `reads` of the `count` places are read; all bytes of
+ * the others, which are shadow chunks, are written. Idle leases on them end, and leases in use are
+ * waited for. addresses[i] becomes the address of the chunk at places[i]: one of ordinary memory,
+ * which is not that of the place, and is valid until the part ends. *part is its number. Any thread
+ * may compute and end the part; several parts may be in flight, so that reading, arithmetic and
+ * writing overlap. RESOURCE_EXHAUSTED: more chunks than the job's host share can hold at once, or
+ * no space for the shadow chunks. */
 MEMTIDE_API int memtide_start_part(memtide_client* client, const uint32_t* places, size_t count,
                                    size_t reads, uint64_t* part, uint64_t* addresses);
 /* A part's work and the bytes that it reads, as digests of 16 bytes; one of zeros is not given.

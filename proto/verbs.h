@@ -32,7 +32,6 @@
   ROW(Report, ReportCall, Nothing)
 
 #define MEMTIDE_OPTIMIZER_VERBS(ROW)  \
-  ROW(Step, StepCall, StepReply)      \
   ROW(StartPart, StepCall, PartReply) \
   ROW(EndPart, EndPartCall, Nothing)  \
   ROW(Commit, CommitCall, Nothing)

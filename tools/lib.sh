@@ -64,15 +64,13 @@ has_cuda() { [[ -e ${CUDA_HOME:-/usr/local/cuda}/include/cuda.h ]]; }
 
 # Builds the programs and libraries that the Python tests run, and exports their paths.
 build_for_pytest() {
-  local targets=(//client:libmemtide.so //daemon:memtided //daemon/replay:memtide-replay
-    //daemon/optimizer:libmemtide_optimizer_kernels.so)
+  local targets=(//client:libmemtide.so //daemon:memtided //daemon/replay:memtide-replay)
   if has_cuda; then targets+=(//client:libmemtide_fake_cuda.so //daemon:memtided_fake_cuda); fi
   bazel_build -c opt "${targets[@]}"
   local bin
   bin=$(bazel_bin -c opt)
   export MEMTIDE_LIBRARY=$bin/client/libmemtide.so MEMTIDED=$bin/daemon/memtided
   export MEMTIDE_REPLAY=$bin/daemon/replay/memtide-replay
-  export MEMTIDE_OPTIMIZER_KERNELS=$bin/daemon/optimizer/libmemtide_optimizer_kernels.so
   if has_cuda; then
     export MEMTIDE_LIBRARY_FAKE_CUDA=$bin/client/libmemtide_fake_cuda.so
     export MEMTIDED_FAKE_CUDA=$bin/daemon/memtided_fake_cuda

@@ -1,9 +1,9 @@
 """Times AdamW's offloaded step on chunks whose home is the SSD, by turns with two limits.
 
-One client without a torch optimizer asks the daemon to step parameters in sets of chunks
-(parameter, gradient, two moments), several sets at a time, and commits. The limits are the same
-chunks with copies instead of arithmetic, and files of the same size, mapped with mmap and stepped
-in place by the same kernels, with as much memory as the pool has.
+One client without a torch optimizer steps parameters in sets of chunks (parameter, gradient, two
+moments), several sets at a time, by memtide's AdamW, and commits. The limits are the same chunks
+with copies instead of arithmetic, and files of the same size, mapped with mmap and stepped in place
+by the same function, with as much memory as the pool has.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import daemon_process
@@ -25,18 +24,20 @@ import torch
 from figures import Pair
 from memtide._capi import library
 from memtide._capi.client import Client, Kind
-from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python" / "testing"))
-
-from optimizer_kernels import Kernels  # noqa: E402
+from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
+from memtide._optimizer_step.torch_functional import FORMS, torch_options_of
+from memtide._optimizer_step.torch_kernels import TorchKernels
+from memtide._optimizer_step.torch_options import TorchOptions
+from memtide._optimizer_step.torch_tiles import GRAIN, step_once
+from memtide.optim._adamw import adamw
 
 _MIB = 2**20
 _CHUNK_BYTES = 8 * _MIB
 _ELEMENTS = _CHUNK_BYTES // 4  # Parameters in a set.
 _DEPTH = 4  # Calls in progress at a time.
+_MOST_CHUNKS = 64  # More than a call has.
+_TILE = GRAIN - 64  # The elements that parts compute at a time.
 _PER_CALL = 2  # Sets in a call. With bf16 moments, two sets share each chunk of moments.
-_LR = 1e-3
 # The chunks of a set. A step reads all of them and writes all but gradients: in fp32, 16 and 12
 # bytes a parameter.
 _KINDS = (Kind.GRADIENT, Kind.PARAMETER, Kind.OPTIMIZER_STATE, Kind.OPTIMIZER_STATE)
@@ -48,10 +49,22 @@ class Options:
 
     memtided: Path
     ssd_parent: Path
-    kernels: Path
     sets: int
     rounds: int
     host_chunks: int = 80
+
+
+def _adamw_options() -> TorchOptions:
+    """The options of a step of memtide's AdamW with fp32 parameters and moments."""
+    form = next(form for form in FORMS if form.has_masters and form.name == "adamw")
+    lists = {name: [0] for name in ("params", "grads", "exp_avgs", "exp_avg_sqs", "state_steps")}
+    numbers = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
+    flags = {"maximize": False, "stochastic": False}
+    options = torch_options_of(
+        form, adamw, {**lists, "masters": [], "first_elements": [0], **numbers, **flags}
+    )
+    assert options is not None
+    return options
 
 
 def _counts(sets: int, moment_bytes: int) -> tuple[int, ...]:
@@ -65,13 +78,22 @@ class _States:
 
     def __init__(self, client: Client, sets: int, moment_bytes: int) -> None:
         self._client = client
-        self._format = Format.FLOAT32 if moment_bytes == 4 else Format.BFLOAT16
+        self._options = replace(
+            _adamw_options(), state_format=torch.float32 if moment_bytes == 4 else torch.bfloat16
+        )
         self._calls = range(sets // _PER_CALL)
         counts = _counts(sets, moment_bytes)
         self._old = [client.allocate(k, n) for k, n in zip(_KINDS, counts, strict=True)]
         self._new = [client.allocate(k, n) for k, n in zip(_KINDS[1:], counts[1:], strict=True)]
         self._written = counts[1:]
         self._moment_bytes = moment_bytes
+        self._geometry = Geometry(client.properties.base, _CHUNK_BYTES)
+        self._kernels = TorchKernels(client, self._geometry)
+        self._shadows = {
+            old + i: new + i
+            for old, new, n in zip(self._old[1:], self._new, self._written, strict=True)
+            for i in range(n)
+        }
         self._steps = client.committed()[0]
         self._threads = ThreadPoolExecutor(_DEPTH)
 
@@ -79,58 +101,52 @@ class _States:
         """Makes the step of all sets, with several calls at a time, and commits."""
         calls = [range(i * _PER_CALL, (i + 1) * _PER_CALL) for i in self._calls]
         list(self._threads.map(call, calls))
-        old = [
-            first + i
-            for first, n in zip(self._old[1:], self._written, strict=True)
-            for i in range(n)
-        ]
-        new = [
-            first + i for first, n in zip(self._new, self._written, strict=True) for i in range(n)
-        ]
         self._steps += 1
-        self._client.commit(self._steps, old, new, b"", keep_old_content=False)
+        self._client.commit(
+            self._steps,
+            list(self._shadows),
+            list(self._shadows.values()),
+            b"",
+            keep_old_content=False,
+        )
         self._client.end_iteration()
 
     def adamw(self, sets: range) -> None:
-        options = StepOptions(
-            rule=Rule.ADAMW,
-            step=self._steps + 1,
-            lr=_LR,
-            beta1=0.9,
-            beta2=0.999,
-            eps=1e-8,
-            weight_decay=0.01,
-            state_format=self._format,
-        )
-        pieces = []
+        options = replace(self._options, step=self._steps + 1)
+        batch = self._batch(sets)
         for number in sets:
-            gradient, parameter, *states = self._addresses(self._old, number)
-            new_parameter, *new_states = self._addresses(self._new, number)
-            pieces.append(
-                StepPiece(
-                    _ELEMENTS, gradient, parameter, new_parameter, tuple(states), tuple(new_states)
-                )
+            (gradient, _), *written = self._intervals(number)
+            batch.parts.append(
+                Part(options, _ELEMENTS, gradient, tuple(written), number * _ELEMENTS)
             )
-        self._client.step(options, pieces)
+        self._kernels.make(batch, self._shadows, _MOST_CHUNKS)
 
     def copy(self, sets: range) -> None:
-        """Reads and writes the same chunks: a cache line of the gradient, so that it is fetched."""
-        copies, line = [], 64
+        """Reads and writes the same chunks."""
+        batch = self._batch(sets)
         for number in sets:
-            gradient, parameter, *old = self._addresses(self._old, number)
-            new_parameter, *new = self._addresses(self._new, number)
-            copies.append(CopyPiece(gradient, new_parameter, line))
-            copies.append(CopyPiece(parameter + line, new_parameter + line, _CHUNK_BYTES - line))
-            copies += [CopyPiece(a, b, _CHUNK_BYTES) for a, b in zip(old, new, strict=True)]
-        self._client.step(None, [], copies)
+            batch.copies += self._intervals(number)[1:]
+        self._kernels.make(batch, self._shadows, _MOST_CHUNKS)
 
-    def _addresses(self, firsts: list[int], number: int) -> list[int]:
-        base = self._client.properties.base
-        moments = len(firsts) - 2
-        widths = [4] * moments + [self._moment_bytes] * 2
+    def _batch(self, sets: range) -> Batch:
+        batch = Batch()
+        for number in sets:
+            gradient, *written = (
+                self._geometry.place(start) for start, _ in self._intervals(number)
+            )
+            batch.reads.add(gradient)
+            batch.writes.update(written)
+        return batch
+
+    def _intervals(self, number: int) -> list[Interval]:
+        """The gradient, the parameter and the moments of a set."""
+        widths = (4, 4, self._moment_bytes, self._moment_bytes)
+        starts = [
+            self._geometry.chunk(first)[0] + number * _ELEMENTS * width
+            for first, width in zip(self._old, widths, strict=True)
+        ]
         return [
-            base + first * _CHUNK_BYTES + number * _ELEMENTS * width
-            for first, width in zip(firsts, widths, strict=True)
+            (start, start + _ELEMENTS * width) for start, width in zip(starts, widths, strict=True)
         ]
 
     def close(self) -> None:
@@ -163,7 +179,7 @@ class _Mapped:
     """The same states as _States, in mapped files that are stepped in place."""
 
     def __init__(self, options: Options, directory: Path) -> None:
-        self._kernels = Kernels(str(options.kernels))
+        self._adamw = _adamw_options()
         self._options = options
         paths = [directory / f"mapped{i}" for i in range(4)]
         self._files = [path.open("wb+") for path in paths]
@@ -184,26 +200,20 @@ class _Mapped:
         for number in range(self._options.sets + window):
             if number < self._options.sets:
                 list(self._threads.map(lambda half, n=number: self._half(n, half), range(2)))
-                for each in self._maps[1:]:  # Starts write-back, which the kernel does on its own.
+                for each in self._maps[1:]:  # Starts write-back, which Linux does on its own.
                     _sync_range(each, number, wait=False)
             if number >= window:
                 self._drop(number - window)
 
     def _half(self, number: int, half: int) -> None:
         begin = number * _ELEMENTS + half * _ELEMENTS // 2
-        part = slice(begin, begin + _ELEMENTS // 2)
-        gradient, parameter, *states = (tensor[part] for tensor in self._tensors)
-        self._kernels.run(
-            "AdamW",
-            self._steps,
-            gradient,
-            parameter,
-            states,
-            lr=_LR,
-            betas=(0.9, 0.999),
-            eps=1e-8,
-            weight_decay=0.01,
-        )
+        end = begin + _ELEMENTS // 2
+        options = replace(self._adamw, step=self._steps)
+        with torch.no_grad():
+            for first in range(begin, end, _TILE):
+                tile = slice(first, min(first + _TILE, end))
+                gradient, *written = (tensor[tile] for tensor in self._tensors)
+                step_once(options, gradient, written, first)
 
     def _drop(self, number: int) -> None:
         """Writes what is still dirty of a set and frees its memory."""
@@ -246,7 +256,7 @@ def _pairs(rounds: int, limit: Callable[[], None], product: Callable[[], None]) 
 
 
 def measure(options: Options) -> dict[str, list[Pair]]:
-    """Measures pairs of seconds per step: the limit and the daemon's step."""
+    """Measures pairs of seconds per step: the limit and the offloaded step."""
     samples: dict[str, list[Pair]] = {}
     with _states(options) as states:
         adamw = lambda: states.step(states.adamw)  # noqa: E731

@@ -148,7 +148,6 @@ int memtide_get_limits(memtide_client* client, memtide_limits* limits) {
     const memtide::client::DaemonLimits& known = opened.properties().job.limits;
     memtide_limits result = {};
     result.chunks_per_call = known.chunks_per_call;
-    result.step_pieces_per_call = known.step_pieces_per_call;
     result.step_manifest_bytes = static_cast<uint32_t>(known.step_manifest.count());
     result.chunks_per_node = known.chunks_per_node;
     result.max_wait_s = static_cast<uint32_t>(known.max_wait / std::chrono::seconds(1));

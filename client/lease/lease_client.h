@@ -77,12 +77,10 @@ class LeaseClient {
   absl::Status Evict(absl::Span<const PlaceId> places);
   absl::Status Flush();
 
-  // Computes one part of an optimizer step. Idle leases on its places end first; the daemon revokes
-  // those in use and waits for them.
-  absl::StatusOr<uint64_t> Step(const StepPart& part);
-  // Begins a part that the program computes, at these addresses, until EndPart, unless another rank
-  // has made it or digests are needed first. Leases end as for Step, also where no part begins, so
-  // that the next access to a written chunk sees what the other rank has made. `part.id` is set.
+  // Begins a part of an optimizer step that the program computes, at these addresses, until
+  // EndPart, unless another rank has made it or digests are needed first. Idle leases on its places
+  // end first, also where no part begins, so that the next access to a written chunk sees what the
+  // other rank has made; the daemon revokes those in use and waits for them. `part.id` is set.
   absl::StatusOr<StartedPart> StartPart(OwnPart* part);
   absl::Status EndPart(uint64_t id, const PartResult& result);
   // Implements memtide_commit. Idle leases on the places end first. ABORTED: a chunk stays in use,

@@ -6,13 +6,6 @@
 #include "client/lease/lease_client.h"
 
 namespace memtide::client {
-absl::StatusOr<uint64_t> LeaseClient::Step(const StepPart& part) {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part.places));
-  monitor_.CountCall();
-  // The daemon follows the iteration by its moments, so it must know those before the step first.
-  return session_->Step(part, chunks, monitor_.TakeMoments());
-}
-
 absl::StatusOr<StartedPart> LeaseClient::StartPart(OwnPart* part) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part->places));
   {
@@ -20,6 +13,7 @@ absl::StatusOr<StartedPart> LeaseClient::StartPart(OwnPart* part) {
     part->id = next_part_++;
   }
   monitor_.CountCall();
+  // The daemon follows the iteration by its moments, so it must know those before the step first.
   absl::StatusOr<LentPart> lent = session_->StartPart(*part, chunks, monitor_.TakeMoments());
   absl::Status status = lent.status();
   StartedPart started;

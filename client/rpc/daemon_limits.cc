@@ -31,7 +31,6 @@ absl::StatusOr<DaemonLimits> ReadLimits(const v1::Limits& sent) {
            {"moments_per_call", sent.moments_per_call()},
            {"uses_per_call", sent.uses_per_call()},
            {"iteration_ends_per_call", sent.iteration_ends_per_call()},
-           {"step_pieces_per_call", sent.step_pieces_per_call()},
            {"step_manifest_bytes", sent.step_manifest_bytes()},
            {"chunks_per_node", sent.chunks_per_node()},
            {"min_slots", sent.min_slots()},
@@ -46,7 +45,6 @@ absl::StatusOr<DaemonLimits> ReadLimits(const v1::Limits& sent) {
   limits.moments_per_call = sent.moments_per_call();
   limits.uses_per_call = sent.uses_per_call();
   limits.iteration_ends_per_call = sent.iteration_ends_per_call();
-  limits.step_pieces_per_call = sent.step_pieces_per_call();
   limits.step_manifest = Bytes(sent.step_manifest_bytes());
   limits.chunks_per_node = sent.chunks_per_node();
   limits.max_wait = std::chrono::seconds(max_wait_s);

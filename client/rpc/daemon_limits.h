@@ -16,7 +16,6 @@ namespace memtide::client {
 struct DaemonLimits {
   uint32_t chunks_per_call = 0;
   uint32_t moments_per_call = 0, uses_per_call = 0, iteration_ends_per_call = 0;
-  uint32_t step_pieces_per_call = 0;
   Bytes step_manifest;
   uint32_t chunks_per_node = 0;
   Duration max_wait{0};

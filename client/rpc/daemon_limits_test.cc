@@ -15,7 +15,6 @@ v1::Limits Sent() {
   sent.set_moments_per_call(4);
   sent.set_uses_per_call(5);
   sent.set_iteration_ends_per_call(6);
-  sent.set_step_pieces_per_call(7);
   sent.set_step_manifest_bytes(8);
   sent.set_chunks_per_node(9);
   sent.set_min_slots(11);
@@ -30,7 +29,6 @@ TEST(DaemonLimitsTest, AreThoseThatTheDaemonSent) {
   EXPECT_EQ(limits->moments_per_call, 4u);
   EXPECT_EQ(limits->uses_per_call, 5u);
   EXPECT_EQ(limits->iteration_ends_per_call, 6u);
-  EXPECT_EQ(limits->step_pieces_per_call, 7u);
   EXPECT_EQ(limits->step_manifest, Bytes(8));
   EXPECT_EQ(limits->chunks_per_node, 9u);
   EXPECT_EQ(limits->min_slots, 11u);
@@ -40,13 +38,13 @@ TEST(DaemonLimitsTest, AreThoseThatTheDaemonSent) {
 TEST(DaemonLimitsTest, ALimitThatIsMissingOrHugeIsNamed) {
   v1::Limits older = Sent(), zero = Sent(), huge = Sent(), endless = Sent(), negative = Sent();
   older.clear_min_slots();
-  zero.set_step_pieces_per_call(0);
+  zero.set_step_manifest_bytes(0);
   huge.set_chunks_per_call(UINT32_MAX);
   endless.mutable_max_wait()->set_seconds(INT64_MAX);
   negative.mutable_max_wait()->set_seconds(-1);
   for (const auto& [name, sent] : {std::pair<std::string, v1::Limits>{"chunks_per_call", {}},
                                    {"min_slots", older},
-                                   {"step_pieces_per_call", zero},
+                                   {"step_manifest_bytes", zero},
                                    {"chunks_per_call", huge},
                                    {"max_wait", endless},
                                    {"max_wait", negative}}) {

@@ -172,11 +172,6 @@ class DaemonSession {
   // Changes the job's share of the device pool. Shrinking returns when every session of the job has
   // returned its excess memory, or with DEADLINE_EXCEEDED.
   virtual absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) = 0;
-  // Computes one part of an optimizer step; `chunks` are those at part.places. Blocks until it is
-  // done, and returns the number of gradients that are not finite if the part counts them, else
-  // zero.
-  virtual absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                                        const std::vector<Moment>& moments) = 0;
   // Begins a part that this process computes; `chunks` are those at part.places. Returns where they
   // are in host memory until EndPart, or why none has begun. After an error the part may have
   // begun.

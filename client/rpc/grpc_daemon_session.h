@@ -46,8 +46,6 @@ class GrpcDaemonSession : public DaemonSession {
   absl::StatusOr<std::vector<ChunkId>> Duplicate(absl::Span<const ChunkId> chunks,
                                                  uint32_t copies) override;
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
-  absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                                const std::vector<Moment>& moments) override;
   absl::StatusOr<LentPart> StartPart(const OwnPart& part, absl::Span<const ChunkId> chunks,
                                      const std::vector<Moment>& moments) override;
   absl::Status EndPart(uint64_t id, const PartResult& result) override;

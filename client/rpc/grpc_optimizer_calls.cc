@@ -49,18 +49,6 @@ absl::StatusOr<PartOutcome> ReadOutcome(const OwnPart& part, const v1::StartPart
 
 }  // namespace
 
-absl::StatusOr<uint64_t> GrpcDaemonSession::Step(const StepPart& part,
-                                                 absl::Span<const ChunkId> chunks,
-                                                 const std::vector<Moment>& moments) {
-  v1::StepRequest request = part.request;
-  AddIds(chunks, request.mutable_chunk_ids());
-  request.set_reads(part.reads);
-  AddMoments(moments, request.mutable_moments());
-  MEMTIDE_ASSIGN_OR_RETURN(const v1::StepResponse reply,
-                           Send(std::move(request), limits_.max_wait + kReplyGrace));
-  return reply.non_finite_gradients();
-}
-
 absl::StatusOr<LentPart> GrpcDaemonSession::StartPart(const OwnPart& part,
                                                       absl::Span<const ChunkId> chunks,
                                                       const std::vector<Moment>& moments) {

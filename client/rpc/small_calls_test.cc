@@ -37,7 +37,6 @@ v1::Limits SmallLimits() {
   limits.set_moments_per_call(1);
   limits.set_uses_per_call(1);
   limits.set_iteration_ends_per_call(1);
-  limits.set_step_pieces_per_call(1);
   limits.set_step_manifest_bytes(1);
   limits.set_chunks_per_node(kChunks);
   limits.set_min_slots(1);

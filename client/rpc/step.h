@@ -1,5 +1,5 @@
-// StepPart, OwnPart, CommitRequest and their results: one part of an optimizer step, which the
-// daemon, this process or another rank computes, and the commit that makes a whole step visible.
+// OwnPart, CommitRequest and their results: one part of an optimizer step, which this process or
+// another rank computes, and the commit that makes a whole step visible.
 //
 // Value types. proto/memtide/v1/optimizer.proto defines the semantics; here places stand for
 // chunks.
@@ -16,15 +16,6 @@
 #include "memtide/v1/optimizer.pb.h"
 
 namespace memtide::client {
-
-struct StepPart {
-  // The step reads the first `reads` of these places and writes the others.
-  std::vector<PlaceId> places;
-  uint32_t reads = 0;
-  // Chunk numbers in it are indices into `places`. DaemonSession fills in chunk_ids, reads and
-  // moments.
-  v1::StepRequest request;
-};
 
 // A part's work and the bytes that it reads, for ranks that may want the same. Digests are those of
 // StartPartRequest.

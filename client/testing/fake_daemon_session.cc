@@ -194,20 +194,6 @@ absl::StatusOr<DeviceShare> FakeDaemonSession::Resize(Bytes device_share, Durati
   return absl::FailedPreconditionError("the fake session has no device");
 }
 
-absl::StatusOr<uint64_t> FakeDaemonSession::Step(const StepPart& part,
-                                                 absl::Span<const ChunkId> chunks,
-                                                 const std::vector<Moment>& moments) {
-  const MutexLock lock(&mutex_);
-  MEMTIDE_RETURN_IF_ERROR(ended_);
-  moments_.insert(moments_.end(), moments.begin(), moments.end());
-  for (const v1::CopyPiece& copy : part.request.copies()) {
-    memcpy(chunks_.BytesOf(chunks[copy.to().chunk()]) + copy.to().offset_bytes(),
-           chunks_.BytesOf(chunks[copy.from().chunk()]) + copy.from().offset_bytes(),
-           copy.size_bytes());
-  }
-  return 0;
-}
-
 absl::StatusOr<LentPart> FakeDaemonSession::StartPart(const OwnPart& part,
                                                       absl::Span<const ChunkId> chunks,
                                                       const std::vector<Moment>& moments) {

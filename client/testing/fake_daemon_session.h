@@ -23,7 +23,7 @@ class FakeDaemonSession : public DaemonSession {
     uint32_t slots = 4;
     uint32_t lease_budget = 3;
     uint32_t max_chunks = 64;
-    DaemonLimits limits = {4096, 4096, 16384, 4, 8192, MiB(1), 64, std::chrono::minutes(1), 1};
+    DaemonLimits limits = {4096, 4096, 16384, 4, MiB(1), 64, std::chrono::minutes(1), 1};
   };
   struct Counts {
     uint64_t fetches = 0, releases = 0, evictions = 0, discards = 0;
@@ -52,10 +52,7 @@ class FakeDaemonSession : public DaemonSession {
                                                  uint32_t copies) override;
   // FAILED_PRECONDITION: its region never changes.
   absl::StatusOr<DeviceShare> Resize(Bytes device_share, Duration deadline) override;
-  // Performs copies, but no update rule. The chunks of a part are leased until its end. Parts with
-  // contents are as AnswerNextPart says.
-  absl::StatusOr<uint64_t> Step(const StepPart& part, absl::Span<const ChunkId> chunks,
-                                const std::vector<Moment>& moments) override;
+  // The chunks of a part are leased until its end. Parts with contents are as AnswerNextPart says.
   absl::StatusOr<LentPart> StartPart(const OwnPart& part, absl::Span<const ChunkId> chunks,
                                      const std::vector<Moment>& moments) override;
   absl::Status EndPart(uint64_t id, const PartResult& result) override;

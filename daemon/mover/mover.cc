@@ -189,11 +189,11 @@ struct Mover::Stepping {
   StartStep effect;
   std::vector<Range> ranges;
   std::vector<char*> chunks;  // Their addresses.
-  optimizer::Progress progress;
+  CopyProgress progress;
   ContentProgress contents;
 };
 
-// The engine starts only valid work, and arithmetic on it cannot fail.
+// The engine starts only valid work, which cannot fail.
 bool Mover::StepNext(Stepping& step) {
   const StartStep& effect = step.effect;
   const bool done =
@@ -202,8 +202,7 @@ bool Mover::StepNext(Stepping& step) {
           : RunNext(*effect.contents, step.chunks, effect.size, hash_secret_, &step.contents);
   if (!done) return false;
   step.ranges.clear();
-  post_(StepDone{effect.step, absl::OkStatus(), step.progress.non_finite_gradients,
-                 std::move(step.contents.result)});
+  post_(StepDone{effect.step, absl::OkStatus(), std::move(step.contents.result)});
   return true;
 }
 
@@ -217,9 +216,9 @@ void Mover::Start(const StartStep& effect) {
   // All chunks are of one user, and most of one job. Work without chunks is done anywhere.
   const size_t host_node = step->ranges.empty() ? 0 : step->ranges.front().region->host_node;
   // Work on contents is cut into chunks.
-  const Bytes cost = effect.work == nullptr ? effect.size
-                                            : std::min(Bytes(optimizer::BytesWritten(*effect.work)),
-                                                       WorkQueue::kPiece);
+  const Bytes cost = effect.work == nullptr
+                         ? effect.size
+                         : std::min(Bytes(BytesWritten(*effect.work)), WorkQueue::kPiece);
   host_nodes_[host_node]->steps.PushPieces(effect.job, cost,
                                            [this, step] { return StepNext(*step); });
 }

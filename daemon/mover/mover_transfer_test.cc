@@ -40,23 +40,15 @@ TEST_F(MoverTransferTest, CopiesAreComparedAndKept) {
   EXPECT_TRUE(device.Holds(3, 'b', kSlot));
 }
 
-TEST_F(MoverTransferTest, StepsAreComputedOnHostMemory) {
+TEST_F(MoverTransferTest, StepsCopyInHostMemory) {
   MakeAll();
   Mapping host(*mover_, kHost);
-  optimizer::SgdOptions sgd;
-  sgd.lr = 0;
-  optimizer::Work work;
-  work.rule = sgd;
-  optimizer::Piece piece;
-  piece.elements = 1024;
-  piece.gradient = {0, 0};
-  piece.parameter = {1, 0};
-  piece.new_parameter = {2, 0};
-  work.pieces = {piece};
-  work.copies = {{{1, 4096}, {2, 4096}, static_cast<uint64_t>(kSlot.count() - 4096)}};
-  StartStep step{StepId(7), {}, kSlot, std::make_shared<const optimizer::Work>(work)};
+  const uint64_t half = kSlot.count() / 2;
+  const CopyWork work{{{{1, 0}, {2, half}, half}, {{0, half}, {2, 0}, half}}};
+  StartStep step{StepId(7), {}, kSlot, std::make_shared<const CopyWork>(work)};
   for (const int slot : {0, 3, 5}) step.chunks.push_back({kHost, kSlot * slot});
-  host.Fill(3, '?', kSlot);  // 0x3f3f3f3f is 0.747.
+  host.Fill(0, '?', kSlot);
+  host.Fill(3, '?', kSlot);
   mover_->Start(step);
   EXPECT_EQ(inbox_.Await("step 7"), absl::OkStatus());
   EXPECT_TRUE(host.Holds(5, '?', kSlot));

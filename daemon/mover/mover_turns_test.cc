@@ -84,13 +84,10 @@ class MoverTurnsTest : public MoverFixture {
     MakeAll();
   }
   std::string Step(StepId id, JobId job, size_t copies) {
-    optimizer::Work work;
-    work.rule = optimizer::SgdOptions();
+    CopyWork work;
     work.copies.assign(copies, {{0, 0}, {1, 0}, kSlot.count()});
-    StartStep step{id,
-                   {{kHost, Bytes(0)}, {kHost, kSlot}},
-                   kSlot,
-                   std::make_shared<const optimizer::Work>(work)};
+    StartStep step{
+        id, {{kHost, Bytes(0)}, {kHost, kSlot}}, kSlot, std::make_shared<const CopyWork>(work)};
     step.job = job;
     mover_->Start(step);
     return "step " + std::to_string(id.value());

@@ -50,7 +50,6 @@ void ToProto(const HostMemoryUse& use, v1::HostMemory* proto);
 // Does not set cuda_device_uuid, cuda_maps_when_idle and limits, which the engine does not reply.
 void ToResponse(const OpenReply& reply, v1::OpenResponse* response);
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response);
-void ToResponse(const StepReply& reply, v1::StepResponse* response);
 void ToResponse(const PartReply& reply, v1::StartPartResponse* response);
 void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const AllocateReply& reply, v1::DuplicateResponse* response);

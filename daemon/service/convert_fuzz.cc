@@ -91,12 +91,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MEMTIDE_CHECK(open->ranks == 0 ? open->rank == 0 : open->rank < open->ranks);
     MEMTIDE_CHECK(open->ranks == 0 || !open->job_name.empty());
   }
-  CheckBatch<v1::StepRequest>(data, size);
-  if (const auto step = Convert<v1::StepRequest>(data, size); step.ok()) {
-    const auto chunks = static_cast<uint32_t>(step->chunks.size());
-    // Answers, whatever it is asked.
-    optimizer::Validate(*step->work, step->reads, chunks, MiB(2).count()).IgnoreError();
-  }
   CheckBatch<v1::StartPartRequest>(data, size);
   if (const auto part = Convert<v1::StartPartRequest>(data, size); part.ok()) {
     MEMTIDE_CHECK(part->work == nullptr);

@@ -11,88 +11,6 @@ absl::StatusCode StepCodeOf(const Request& request) {
   return ToEvent(request, NodeDefaults()).status().code();
 }
 
-TEST(ConvertStepTest, TakesAStep) {
-  v1::StepRequest request;
-  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it names no chunk";
-  for (uint64_t id = 1; id <= 7; ++id) request.add_chunk_ids(id);
-  request.set_reads(4);
-  request.set_step(3);
-  request.set_state_format(v1::NUMBER_FORMAT_BFLOAT16);
-  v1::StepPiece& piece = *request.add_pieces();
-  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it has no rule";
-  request.mutable_adam()->set_lr(0.5);
-  request.mutable_adam()->set_decoupled_weight_decay(true);
-  piece.set_elements(64);
-  piece.mutable_parameter()->set_chunk(1);
-  piece.mutable_parameter()->set_offset_bytes(128);
-  piece.add_states()->set_chunk(2);
-  piece.add_new_states()->set_chunk(5);
-  const auto event = ToEvent(request, NodeDefaults());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->chunks.size(), 7u);
-  EXPECT_EQ(event->reads, 4u);
-  const optimizer::Work& work = *event->work;
-  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).lr, 0.5);
-  EXPECT_EQ(std::get<optimizer::AdamOptions>(work.rule).decay, optimizer::WeightDecay::kDecoupled);
-  EXPECT_EQ(work.step, 3u);
-  EXPECT_EQ(work.gradient_factor, 1);
-  EXPECT_EQ(work.state_format, optimizer::Format::kBfloat16);
-  ASSERT_EQ(work.pieces.size(), 1u);
-  EXPECT_EQ(work.pieces[0].parameter.offset, 128u);
-  EXPECT_EQ(work.pieces[0].states[0]->chunk, 2u);
-  EXPECT_FALSE(work.pieces[0].states[1].has_value());
-  EXPECT_FALSE(work.pieces[0].new_rounded.has_value());
-  EXPECT_FALSE(work.rounding_seed.has_value());
-  for (int i = 0; i < 3; ++i) piece.add_states();
-  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "no rule keeps four states";
-  piece.clear_states();
-  request.set_gradient_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kUnimplemented);
-}
-
-TEST(ConvertStepTest, TakesAStepThatRounds) {
-  v1::StepRequest request;
-  request.add_chunk_ids(1);
-  request.set_step(1);
-  request.mutable_lion();
-  v1::StepPiece& piece = *request.add_pieces();
-  piece.mutable_new_rounded()->set_offset_bytes(64);
-  piece.set_first_element(uint64_t{1} << 40);
-  auto event = ToEvent(request, NodeDefaults());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kBfloat16);
-  EXPECT_EQ(event->work->pieces[0].new_rounded->offset, 64u);
-  EXPECT_EQ(event->work->pieces[0].first_element, uint64_t{1} << 40);
-  request.set_rounded_format(v1::NUMBER_FORMAT_FLOAT16);
-  request.set_rounding_seed(7);
-  event = ToEvent(request, NodeDefaults());
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->work->rounded_format, optimizer::Format::kFloat16);
-  EXPECT_EQ(event->work->rounding_seed, 7u);
-  request.set_rounded_format(static_cast<v1::NumberFormat>(4));
-  EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kUnimplemented);
-}
-
-TEST(ConvertStepTest, TakesAStepOfEachRule) {
-  v1::StepRequest request;
-  request.add_chunk_ids(1);
-  request.set_step(1);
-  request.add_pieces();
-  request.mutable_sgd()->set_momentum(0.9);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeDefaults())->work->rule), 1u);
-  request.mutable_sgd()->set_momentum(0);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeDefaults())->work->rule), 0u);
-  request.mutable_adam()->set_amsgrad(true);
-  EXPECT_EQ(optimizer::StatesOf(ToEvent(request, NodeDefaults())->work->rule), 3u);
-  request.mutable_adagrad()->set_lr_decay(2);
-  EXPECT_EQ(
-      std::get<optimizer::AdagradOptions>(ToEvent(request, NodeDefaults())->work->rule).lr_decay,
-      2);
-  request.mutable_lion()->set_beta2(0.5);
-  EXPECT_EQ(std::get<optimizer::LionOptions>(ToEvent(request, NodeDefaults())->work->rule).beta2,
-            0.5);
-}
-
 TEST(ConvertStepTest, TakesAPartOfTheSession) {
   v1::StartPartRequest request;
   EXPECT_EQ(StepCodeOf(request), absl::StatusCode::kInvalidArgument) << "it names no chunk";
@@ -152,20 +70,6 @@ TEST(ConvertStepTest, TakesWhatAPartComputes) {
   EXPECT_FALSE(event->contents->reads[0].is_set());
   EXPECT_EQ(event->contents->reads[1], (Digest{0x0101010101010101u, 0x0101010101010101u}));
   EXPECT_FALSE(ToEvent(PartOfWork(std::string(16, '\0')), NodeDefaults())->contents.has_value());
-}
-
-TEST(ConvertStepTest, CountsPiecesBeforeItMakesThem) {
-  NodeDefaults node;
-  node.limits.step_pieces = 3;
-  v1::StepRequest request;
-  request.add_chunk_ids(1);
-  for (int i = 0; i < 3; ++i) request.add_copies();
-  EXPECT_TRUE(ToEvent(request, node).ok());
-  request.mutable_sgd();
-  request.add_pieces();
-  const absl::Status status = ToEvent(request, node).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "pieces: 4 with copies; at most 3 a call");
 }
 
 TEST(ConvertStepTest, RefusesDigestsOfOtherLengthsAndNumbers) {

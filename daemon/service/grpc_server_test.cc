@@ -71,7 +71,6 @@ TEST_F(GrpcServerTest, SaysTheLimitsInForceAndEnforcesThem) {
   limits.moments_per_call = 1;
   limits.uses_per_call = 2;
   limits.iteration_ends_per_call = 3;
-  limits.step_pieces = 4;
   limits.manifest_bytes = 5;
   limits.chunks = 6;
   limits.max_wait = std::chrono::seconds(8);
@@ -82,7 +81,6 @@ TEST_F(GrpcServerTest, SaysTheLimitsInForceAndEnforcesThem) {
   EXPECT_EQ(opened.limits().moments_per_call(), 1u);
   EXPECT_EQ(opened.limits().uses_per_call(), 2u);
   EXPECT_EQ(opened.limits().iteration_ends_per_call(), 3u);
-  EXPECT_EQ(opened.limits().step_pieces_per_call(), 4u);
   EXPECT_EQ(opened.limits().step_manifest_bytes(), 5u);
   EXPECT_EQ(opened.limits().chunks_per_node(), 6u);
   EXPECT_EQ(opened.limits().min_slots(), kMinSlots);

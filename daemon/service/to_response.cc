@@ -201,7 +201,6 @@ void ToProto(const Limits& limits, v1::Limits* proto) {
   proto->set_moments_per_call(limits.moments_per_call);
   proto->set_uses_per_call(limits.uses_per_call);
   proto->set_iteration_ends_per_call(limits.iteration_ends_per_call);
-  proto->set_step_pieces_per_call(limits.step_pieces);
   proto->set_step_manifest_bytes(limits.manifest_bytes);
   proto->set_chunks_per_node(limits.chunks);
   ToProto(limits.max_wait, proto->mutable_max_wait());
@@ -229,10 +228,6 @@ void ToResponse(const OpenReply& reply, v1::OpenResponse* response) {
 void ToResponse(const ResizeReply& reply, v1::ResizeResponse* response) {
   response->set_device_slots(reply.device_slots);
   response->set_lease_budget(reply.lease_budget);
-}
-
-void ToResponse(const StepReply& reply, v1::StepResponse* response) {
-  response->set_non_finite_gradients(reply.non_finite_gradients);
 }
 
 void ToResponse(const PartReply& reply, v1::StartPartResponse* response) {

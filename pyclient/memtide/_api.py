@@ -190,7 +190,7 @@ def checkpoint(
     With an optimizer, the file also has the tensors of its state_dict, with names of the form
     `optimizer.state.<index>.<name>`.
 
-    Where the daemon steps, training goes on while the file is written. `written_bytes` and
+    Where steps are in parts, training goes on while the file is written. `written_bytes` and
     `total_bytes` of the result are its progress, and `wait()` returns when the file is complete;
     if `wait()` is called before the next step, it writes the file itself. The script must not
     change parameters and states until that next step.

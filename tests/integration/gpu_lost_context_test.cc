@@ -120,9 +120,9 @@ TEST_F(GpuLostContextTest, EachCallThatMeetsTheLossEndsTheSession) {
         return client_->leases()->Free({shadow_, 1});
       },
       [this] {
-        StepPart part;
+        OwnPart part;
         part.places = {shadow_};
-        return client_->leases()->Step(part).status();
+        return client_->leases()->StartPart(&part).status();
       },
       [this] {
         // The fetch of one more chunk than may be leased releases the oldest one.

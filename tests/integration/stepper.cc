@@ -3,8 +3,8 @@
 // killed. Arguments: the directory of the sockets, and the number of sets of chunks (10 MiB each)
 // of a new job (default: 3).
 //
-// Every parameter of the job is the step's negated number (Lion with a rate of 1), and every
-// momentum is a function of that number, so a mixture of two steps is detected.
+// Every parameter of the job is the step's negated number, and every momentum is a function of that
+// number, so a mixture of two steps is detected.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,22 +80,7 @@ class Job {
   }
 
   void Step() {
-    memtide_step_options options = {};
-    options.struct_bytes = sizeof(options);
-    options.rule = MEMTIDE_LION;
-    options.step = step_ + 1;
-    options.lr = 1;
-    options.beta2 = 0.5;
-    for (uint32_t set = 0; set < sets_; ++set) {
-      memtide_step_piece piece = {};
-      piece.elements = kElements;
-      piece.gradient = At(set, kGradient);
-      piece.parameter = At(set, kParameter);
-      piece.new_parameter = At(set, kNewParameter);
-      piece.state[0] = At(set, kMomentum);
-      piece.new_state[0] = At(set, kNewMomentum);
-      Require(memtide_step(client_, &options, &piece, 1, nullptr, 0), "step");
-    }
+    for (uint32_t set = 0; set < sets_; ++set) Compute(set);
     std::vector<uint32_t> places, fresh;
     for (uint32_t set = 0; set < sets_; ++set) {
       for (const int kind : {kParameter, kMomentum}) {
@@ -119,6 +104,21 @@ class Job {
       auto* gradient = reinterpret_cast<float*>(At(set, kGradient));
       for (uint64_t i = 0; i < kElements; ++i) gradient[i] = 2;
     }
+  }
+  // The gradient's sign is subtracted from the parameter, and half of it is added to half of the
+  // momentum.
+  void Compute(uint32_t set) {
+    uint32_t places[kKinds];
+    for (int kind = 0; kind < kKinds; ++kind) places[kind] = Place(set, kind);
+    uint64_t part = 0, addresses[kKinds] = {};
+    Require(memtide_start_part(client_, places, kKinds, kNewParameter, &part, addresses), "part");
+    const auto at = [&addresses](int kind) { return reinterpret_cast<float*>(addresses[kind]); };
+    for (uint64_t i = 0; i < kElements; ++i) {
+      const float gradient = at(kGradient)[i];
+      at(kNewParameter)[i] = at(kParameter)[i] - (gradient > 0 ? 1.0f : -1.0f);
+      at(kNewMomentum)[i] = at(kMomentum)[i] * 0.5f + gradient * 0.5f;
+    }
+    Require(memtide_end_part(client_, part, 1, 0), "end of part");
   }
   uint32_t Place(uint32_t set, int kind) const {
     return first_ + set * kKinds + static_cast<uint32_t>(kind);

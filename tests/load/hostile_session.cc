@@ -294,10 +294,10 @@ void SendMalformed(const Arguments& arguments) {
   grpc::GenericStub generic(tenant.session().channel());
   std::mt19937_64 random(arguments.seed);
   const std::vector<std::string> methods = {
-      "/memtide.v1.ChunkService/Fetch",       "/memtide.v1.ChunkService/Free",
-      "/memtide.v1.ChunkService/Evict",       "/memtide.v1.SessionService/Open",
-      "/memtide.v1.OptimizerService/Step",    "/memtide.v1.OptimizerService/Commit",
-      "/memtide.v1.OptimizerService/EndPart", "/memtide.v1.SessionService/ReturnRegions"};
+      "/memtide.v1.ChunkService/Fetch",         "/memtide.v1.ChunkService/Free",
+      "/memtide.v1.ChunkService/Evict",         "/memtide.v1.SessionService/Open",
+      "/memtide.v1.OptimizerService/StartPart", "/memtide.v1.OptimizerService/Commit",
+      "/memtide.v1.OptimizerService/EndPart",   "/memtide.v1.SessionService/ReturnRegions"};
   while (!MustEnd()) {
     std::string bytes(random() % 512, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());

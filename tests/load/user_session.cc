@@ -292,22 +292,21 @@ class Trainer {
     }
   }
   bool Compute() {
-    memtide_step_options options = {};
-    options.struct_bytes = sizeof(options);
-    options.rule = MEMTIDE_LION;
-    options.step = step_ + 1;
-    options.lr = 1;
-    options.beta2 = 0.5;
-    memtide_step_piece piece = {};
-    piece.elements = kElements;
-    piece.gradient = Address(kGradient);
-    piece.parameter = Address(kParameter);
-    piece.new_parameter = Address(kNewParameter);
-    piece.state[0] = Address(kMomentum);
-    piece.new_state[0] = Address(kNewMomentum);
-    return client_.Call("step", [&] {
-      return memtide_step(client_.get(), &options, &piece, 1, nullptr, 0);
-    }) == MEMTIDE_OK;
+    uint32_t places[kChunks];
+    for (int kind = 0; kind < kChunks; ++kind) places[kind] = Place(kind);
+    uint64_t part = 0, addresses[kChunks] = {};
+    const int began = client_.Call("part", [&] {
+      return memtide_start_part(client_.get(), places, kChunks, kNewParameter, &part, addresses);
+    });
+    if (began != MEMTIDE_OK) return false;
+    const auto at = [&addresses](int kind) { return reinterpret_cast<float*>(addresses[kind]); };
+    for (uint64_t i = 0; i < kElements; ++i) {
+      const float gradient = at(kGradient)[i];
+      at(kNewParameter)[i] = at(kParameter)[i] - (gradient > 0 ? 1.0f : -1.0f);
+      at(kNewMomentum)[i] = at(kMomentum)[i] * 0.5f + gradient * 0.5f;
+    }
+    return client_.Call("end of part",
+                        [&] { return memtide_end_part(client_.get(), part, 1, 0); }) == MEMTIDE_OK;
   }
   bool Commit() {
     const std::vector<uint32_t> places = {Place(kParameter), Place(kMomentum)};

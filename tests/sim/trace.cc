@@ -276,9 +276,6 @@ struct ReplyText {
     for (const uint32_t number : r.leased) StrAppend(&text, " leased ", number);
     return text;
   }
-  std::string operator()(const StepReply& r) const {
-    return StrCat(" non-finite gradients ", r.non_finite_gradients);
-  }
   std::string operator()(const InspectReply& r) const {
     std::string text;
     for (const PoolUsage& pool : r.pools) {

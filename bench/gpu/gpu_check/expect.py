@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def stepped_s(self) -> float:
-        """A step in a quarter, by the daemon."""
+        """A step in a quarter, in parts."""
         moving = _STEPPED_MOVES * _STATE_BYTES / (self.link_gb_s * 1e9)
         arithmetic = _STEP_BYTES * _PARAMETERS / (self.host_gb_s * 1e9)
         return max(self.compute_s, moving) + _AFTER_BACKWARD * arithmetic
@@ -80,7 +80,7 @@ def table() -> str:
     """The table, in Markdown."""
     rows = [
         "| machine | tokens a step | TFLOP/s, GB/s of card, link, host | plain | fits / plain | "
-        "1/4, torch steps | 1/4, daemon steps |",
+        "1/4, torch steps | 1/4, steps in parts |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in machines():

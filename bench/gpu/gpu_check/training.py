@@ -17,8 +17,8 @@ from gpu_check import facts
 from gpu_check.home import Home
 from gpu_check.parts import Bench
 
-# With it, the daemon computes steps on the host.
-DAEMON_STEPS = "--skip-non-finite"
+# With it, steps are computed in parts, on the host.
+STEPS_IN_PARTS = "--skip-non-finite"
 MIB = 2**20
 GIB = 2**30
 _SAMPLES_EVERY_MS = 200
@@ -107,9 +107,9 @@ def under_memtide(
     tensors_on_cpu: bool = False,
 ) -> Trained:
     """The same script under `memtide run`, with a host pool for all states, and for the shadow
-    chunks of all but the gradients where the daemon steps. `tensors_on_cpu`: as the fake CUDA has
-    it without torch's device over it."""
-    copies = 2.0 if DAEMON_STEPS in flags else 1.1
+    chunks of all but the gradients where steps are in parts. `tensors_on_cpu`: as the fake CUDA
+    has it without torch's device over it."""
+    copies = 2.0 if STEPS_IN_PARTS in flags else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
     with tempfile.TemporaryDirectory() as scratch:
         log, stats = Path(scratch) / "log", Path(scratch) / "stats"

@@ -11,7 +11,7 @@ from gpu_check.parts import Bench
 from gpu_check.training import GIB, MIB, Job, Trained
 
 _Rows = Iterator[dict[str, Any]]
-# The losses where the daemon steps: in bfloat16, other roundings than torch's.
+# The losses of steps in parts: in bfloat16, other roundings than those of the GPU.
 _TOLERANCE = 0.02
 _FITS_GOAL = 1.1
 _EXACT_GOAL = 1.25
@@ -39,8 +39,8 @@ def fits(bench: Bench) -> _Rows:
 
 
 def quarter(bench: Bench) -> _Rows:
-    """A quarter of the states in the pool; torch steps on the GPU, to the bit, or the daemon steps
-    on the host."""
+    """A quarter of the states in the pool; torch steps on the GPU, to the bit, or in parts on
+    the host."""
     job, pool = _quarter(bench)
     plain = training.plain(bench, job)
     few, clipped, _ = job.phases
@@ -52,13 +52,13 @@ def quarter(bench: Bench) -> _Rows:
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
-    flags = (training.DAEMON_STEPS,)
+    flags = (training.STEPS_IN_PARTS,)
     stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool, flags)
-    yield _close("the daemon steps: ", plain.of(few), stepped.of(few))
-    yield _close("the daemon steps, clipped: ", plain.of(clipped), stepped.of(clipped))
+    yield _close("steps in parts: ", plain.of(few), stepped.of(few))
+    yield _close("steps in parts, clipped: ", plain.of(clipped), stepped.of(clipped))
     # No goal: the bound leaves out the host's arithmetic.
-    yield from _speed(bench, "the daemon steps: ", few, plain, stepped, None)
-    yield from _memory(job, pool, "the daemon steps: ", plain, stepped)
+    yield from _speed(bench, "steps in parts: ", few, plain, stepped, None)
+    yield from _memory(job, pool, "steps in parts: ", plain, stepped)
 
 
 def chunk_sizes(bench: Bench) -> _Rows:
@@ -154,7 +154,7 @@ def _speed(
         "name": f"{head}step",
         "value": ours_ms,
         "unit": "ms",
-        "note": f"{ours.figures['offloaded_steps']} steps by the daemon, "
+        "note": f"{ours.figures['offloaded_steps']} steps in parts, "
         f"{ours.figures['speculative_steps']['counted']} parts of them during backward",
     }
     yield {"name": f"{head}bytes over the link per step", "value": moved / MIB, "unit": "MiB"}

@@ -42,7 +42,7 @@ TEST_F(KeptRanksTest, RanksThatShareNothingCommitAllOrNone) {
     // Each has other digests.
     const PartReply part = rank.Began(rank.Start(1 + 10 * (&rank - &ranks_[0]), true));
     ASSERT_FALSE(part.made);
-    rank.Make(part, 1);
+    rank.Make(part);
   }
   const CallId first = ranks_[0].Commit(1), second = ranks_[1].Commit(1);
   EXPECT_FALSE(node_.Answered(first) || node_.Answered(second));
@@ -158,7 +158,7 @@ TEST_P(KeptRanksMomentTest, TheDaemonsDeathLeavesAllRanksAtOneStep) {
   for (uint32_t i = 0; i < std::min(moment, kRanks); ++i) {
     ranks_[i].FillGradient(2);
     const PartReply part = ranks_[i].Began(ranks_[i].Start(2, false));
-    if (!part.made) ranks_[i].Make(part, 2);
+    if (!part.made) ranks_[i].Make(part);
   }
   for (uint32_t i = 0; i + kRanks < moment; ++i) ranks_[i].Commit(2);
   EXPECT_TRUE(node_.DaemonDies(1).empty());

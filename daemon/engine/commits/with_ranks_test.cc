@@ -15,7 +15,7 @@ TEST_F(RanksCommitsTest, AStepIsCommittedWhenTheLastRankCommitsIt) {
   for (Rank& rank : ranks_) {
     rank.FillGradient(2);
     const PartReply part = rank.Began(rank.Start(2, false));
-    if (!part.made) rank.Make(part, 2);
+    if (!part.made) rank.Make(part);
   }
   const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
   EXPECT_FALSE(node_.Answered(first) || node_.Answered(second));
@@ -31,10 +31,10 @@ TEST_F(RanksCommitsTest, ARankThatIsLateTakesWhatIsCommittedAlready) {
   const std::vector<State> expected = Expected(SmallHost());
   Rank& first = ranks_[0];
   first.FillGradient(1);
-  first.Make(first.Began(first.Start(1, true)), 1);
+  first.Make(first.Began(first.Start(1, true)));
   EXPECT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok()) << "it shares nothing yet";
   first.FillGradient(2);
-  first.Make(first.Began(first.Start(2, false)), 2);
+  first.Make(first.Began(first.Start(2, false)));
   for (const uint32_t i : {1, 2}) {
     ranks_[i].FillGradient(1);
     EXPECT_TRUE(ranks_[i].Began(ranks_[i].Start(1, true)).made);
@@ -56,7 +56,7 @@ TEST_F(RanksCommitsTest, ARankThatIsLateTakesWhatIsCommittedAlready) {
 TEST_F(RanksCommitsTest, WhatItsMakerHasChangedSinceIsNoResultAfterItsCommit) {
   Rank& first = ranks_[0];
   first.FillGradient(1);
-  first.Make(first.Began(first.Start(1, true)), 1);
+  first.Make(first.Began(first.Start(1, true)));
   node_.Fill(first.session(), first.chunk(4), {42});
   ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
   ranks_[1].FillGradient(1);
@@ -66,7 +66,7 @@ TEST_F(RanksCommitsTest, WhatItsMakerHasChangedSinceIsNoResultAfterItsCommit) {
 TEST_F(RanksCommitsTest, ALateRankCommitsWhileOthersReadWhatItTakes) {
   Rank& first = ranks_[0];
   first.FillGradient(1);
-  first.Make(first.Began(first.Start(1, true)), 1);
+  first.Make(first.Began(first.Start(1, true)));
   ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
   node_.Fetch(first.session(), first.chunk(1), Tier::kHost, Access::kRead);
   ranks_[1].FillGradient(1);
@@ -80,7 +80,7 @@ TEST_F(RanksCommitsTest, ALateRankCommitsWhileOthersReadWhatItTakes) {
 TEST_F(RanksCommitsTest, ALateRankCommitsAfterAnotherHasReadAndWrittenWhatItTakes) {
   Rank& first = ranks_[0];
   first.FillGradient(1);
-  first.Make(first.Began(first.Start(1, true)), 1);
+  first.Make(first.Began(first.Start(1, true)));
   ASSERT_TRUE(node_.ReplyTo(first.Commit(1)).status.ok());
   ranks_[1].FillGradient(1);
   EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
@@ -93,7 +93,7 @@ TEST_F(RanksCommitsTest, ALateRankCommitsAfterAnotherHasReadAndWrittenWhatItTake
 
 TEST_F(RanksCommitsTest, ACommitThatWaitsEndsWithTheNextOneOfItsSession) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
-  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
   EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
   const CallId waits = ranks_[0].Commit(1);
   // Its shadow chunks get contents of their own, so that it shares nothing any more.
@@ -109,7 +109,7 @@ TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatDies) {
   for (Rank& rank : ranks_) {
     rank.FillGradient(2);
     const PartReply part = rank.Began(rank.Start(2, false));
-    if (!part.made) rank.Make(part, 2);
+    if (!part.made) rank.Make(part);
   }
   const CallId first = ranks_[0].Commit(2), second = ranks_[1].Commit(2);
   EXPECT_FALSE(node_.Answered(first));
@@ -123,7 +123,7 @@ TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatDies) {
 
 TEST_F(RanksCommitsTest, ACommitWaitsForNoRankThatSharesNoMore) {
   for (const uint32_t i : {0, 1}) ranks_[i].FillGradient(1);
-  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
   EXPECT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
   const CallId commit = ranks_[0].Commit(1);
   EXPECT_FALSE(node_.Answered(commit));
@@ -138,7 +138,7 @@ TEST_F(RanksCommitsTest, ACommitGoesOnWithoutARankThatDoesNotCome) {
     for (Rank& rank : ranks_) {
       rank.FillGradient(step);
       const PartReply part = rank.Began(rank.Start(step, false));
-      if (!part.made) rank.Make(part, step);
+      if (!part.made) rank.Make(part);
     }
   };
   Step(1);

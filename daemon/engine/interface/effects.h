@@ -12,10 +12,10 @@
 #include "base/content_sums.h"
 #include "base/content_work.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/interface/copy_work.h"
 #include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
-#include "daemon/optimizer/work.h"
 
 namespace memtide {
 
@@ -122,9 +122,6 @@ struct TraceReply {
   std::vector<TracedMove> moves;
   std::vector<TracedStall> stalls;
 };
-struct StepReply {
-  uint64_t non_finite_gradients = 0;
-};
 // The part of another rank that writes the same chunks and does not compute the same, and what
 // differs: the work, or the bytes of some chunks that are read (their numbers in the call).
 struct PartDifference {
@@ -154,7 +151,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply, StepReply, PartReply, OfferReply, EndJobReply>
+               ResizeReply, TraceReply, PartReply, OfferReply, EndJobReply>
       value;
 };
 
@@ -363,13 +360,13 @@ struct AwaitTransfer {
   TransferId transfer;
 };
 
-// Runs the work over the chunks at these places of host memory, of `size` bytes each: that of an
-// optimizer, or what is done with contents.
+// Runs the work over the chunks at these places of host memory, of `size` bytes each: copies of
+// bytes, or what is done with contents.
 struct StartStep {
   StepId step;
   std::vector<MemoryPlace> chunks;
   Bytes size;
-  std::shared_ptr<const optimizer::Work> work;  // Null: `contents` is not.
+  std::shared_ptr<const CopyWork> work;  // Null: `contents` is not.
   std::shared_ptr<const ContentWork> contents;
   JobId job = JobId();
 };

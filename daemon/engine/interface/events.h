@@ -20,10 +20,10 @@
 #include "base/content_work.h"
 #include "base/digest.h"
 #include "base/memory_kind.h"
+#include "daemon/engine/interface/copy_work.h"
 #include "daemon/engine/interface/quota.h"
 #include "daemon/engine/interface/record.h"
 #include "daemon/engine/interface/types.h"
-#include "daemon/optimizer/work.h"
 
 namespace memtide {
 
@@ -236,24 +236,24 @@ struct PartContents {
   std::vector<Digest> reads;
 };
 // One step part: reads the first `reads` of `chunks` and creates new content in the others, in host
-// memory. Answered when it is computed. No session sees the new content as the state of the job
+// memory. No session sees the new content as the state of the job
 // before the commit. Nothing that is read changes, so that the same part may be computed again.
 struct StepCall {
   CallId call;
   SessionId session;
   std::vector<ChunkId> chunks;
   uint32_t reads = 0;
-  // Over `chunks`, by their number. Null: the session computes the part, in the memory that
-  // PartReply names, until its EndPartCall with this number, or its end.
-  std::shared_ptr<const optimizer::Work> work;
+  // Over `chunks`, by their number: answered when it is done. Null: the session computes the part,
+  // in the memory that PartReply names, until its EndPartCall with this number, or its end.
+  std::shared_ptr<const CopyWork> work;
   uint64_t part = 0;  // Without work: not zero, and not that of another part of the session.
   // Without work, in a job of several ranks: the part is made once for all that want the same.
   absl::optional<PartContents> contents;
   Duration deadline{0};               // Zero: the limit max_wait.
   std::vector<MomentReport> moments;  // As in FetchCall.
   uint64_t Cost() const {
-    const uint64_t computed = work == nullptr ? 0 : work->pieces.size() + work->copies.size();
-    return chunks.size() + computed + CountUses(moments);
+    const uint64_t copies = work == nullptr ? 0 : work->copies.size();
+    return chunks.size() + copies + CountUses(moments);
   }
 };
 // Ends a part that the session computes. `computed`: the chunks that it writes hold the new
@@ -263,7 +263,7 @@ struct EndPartCall {
   SessionId session;
   uint64_t part = 0;
   bool computed = false;
-  uint64_t non_finite_gradients = 0;  // As in StepDone.
+  uint64_t non_finite_gradients = 0;  // Infinite and NaN elements, if the session counted them.
   uint64_t Cost() const { return 0; }
 };
 // Commits step number `step` of the job: in one event, chunks[i] gets the content of shadows[i].
@@ -370,8 +370,7 @@ struct SnapshotSaved {
 struct StepDone {
   StepId step;
   absl::Status status;
-  uint64_t non_finite_gradients = 0;  // Zero if the work does not count them.
-  ContentResult contents;             // Empty without such work.
+  ContentResult contents;  // Empty without such work.
 };
 
 // The device is lost, and why: what its memory holds is lost, and so are the contexts of the

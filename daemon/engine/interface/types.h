@@ -239,7 +239,6 @@ struct Limits {
   uint32_t remembered_replies_per_session = 128, remembered_chunks_per_session = 1 << 15;
   // Per report. The end of an iteration examines all chunks of the job.
   uint32_t moments_per_call = 4096, uses_per_call = 16384, iteration_ends_per_call = 4;
-  uint32_t step_pieces = 8192;  // Pieces and copies of one StepCall: what fits into 1 MiB.
   // The step manifest of a job; a request is 1 MiB at most.
   uint32_t manifest_bytes = 512 << 10;
   // The manifests of all jobs. The journal (daemon/recovery) has room for them.

@@ -54,10 +54,7 @@ class BalloonHarness : public EngineHarness {
     step.call = Call();
     step.session = session;
     step.reads = static_cast<uint32_t>(chunks.size()) - 1;
-    optimizer::Work work;
-    work.rule = optimizer::SgdOptions();
-    work.copies = {{{0, 0}, {step.reads, 0}, 4096}};
-    step.work = std::make_shared<const optimizer::Work>(work);
+    step.work = std::make_shared<const CopyWork>(CopyWork{{{{0, 0}, {step.reads, 0}, 4096}}});
     step.chunks = std::move(chunks);
     Post(step);
     return step.call;

@@ -38,7 +38,7 @@ class DurableRanksTest : public RanksTest {
       ranks_[i].FillGradient(step);
       const PartReply part = ranks_[i].Began(ranks_[i].Start(step + 10 * i, true));
       ASSERT_FALSE(part.made);
-      ranks_[i].Make(part, step);
+      ranks_[i].Make(part);
     }
   }
 

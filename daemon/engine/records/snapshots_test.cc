@@ -54,7 +54,7 @@ TEST_P(SnapshotsTest, APowerCutLeavesAWholeStep) {
       training.FillGradient(2);
       training.Displace();
       uint32_t left = at;
-      const CallId step = training.StartStep(2);
+      const CallId step = training.StartStep();
       for (; left > 0 && !node.Answered(step); --left) node.Advance();
       const bool stepped = node.Answered(step);
       bool committed = false;
@@ -145,7 +145,7 @@ TEST_P(SnapshotsTest, ADriveThatRefusesAllWritesIsTriedOnceASecondAtMostAndTheCo
     StepTraining training(&node, session);
     training.Step(1);
     training.FillGradient(2);
-    node.FinishUntilAnswered(training.StartStep(2));
+    node.FinishUntilAnswered(training.StartStep());
     const CallId commit = training.Commit(2);
     for (uint32_t left = at; left > 0 && !node.Answered(commit); --left) node.Advance();
     if (node.Answered(commit) || node.SavesNow()) break;
@@ -205,7 +205,7 @@ void ExpectAfterPowerCut(DurableNode& node, StepTraining& training, uint32_t tor
 CallId CommitUntilItSaves(DurableNode& node, StepTraining& training) {
   training.Step(1);
   training.FillGradient(2);
-  const CallId step = training.StartStep(2);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   const CallId commit = training.Commit(2);
   for (int i = 0; i < 100 && !node.SavesNow(); ++i) node.Advance();
@@ -345,7 +345,7 @@ TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor)
   const SessionId session = node.OpenDurable("job", 1);
   StepTraining training(&node, session);
   training.FillGradient(1);
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   node.Fill(session, training.chunks()[7], {1});
   node.Fill(session, training.chunks()[8], {2});

@@ -48,11 +48,12 @@ class SessionPartsTest : public testing::TestWithParam<bool> {
     node_.Post(call);
     return node_.ReplyTo(call.call).status.code();
   }
-  uint64_t StepParts() {
+  Counters Counted() {
     const InspectCall call{node_.Call()};
     node_.Post(call);
-    return std::get<InspectReply>(node_.ReplyTo(call.call).value).counters.step_parts;
+    return std::get<InspectReply>(node_.ReplyTo(call.call).value).counters;
   }
+  uint64_t StepParts() { return Counted().step_parts; }
 
   const EngineOptions options_;
   EngineByteHarness node_;
@@ -64,13 +65,13 @@ INSTANTIATE_TEST_SUITE_P(Nodes, SessionPartsTest, testing::Bool(), [](const auto
   return info.param ? "WithDevice" : "WithoutDevice";
 });
 
-TEST_P(SessionPartsTest, GiveTheStatesThatPartsOfTheDaemonGive) {
+TEST_P(SessionPartsTest, GiveTheStatesThatCopiesOfTheDaemonGive) {
   const std::vector<State> expected = Expected(options_);
   for (uint64_t step = 1; step <= kSteps; ++step) {
     training_.FillGradient(step);
     training_.Displace();
     const std::vector<char*> places = Begin(step);
-    optimizer::Run(AdamWork(step), places);
+    RunAll(StepWork(), places);
     EXPECT_TRUE(End(session_, step, /*computed=*/true).ok());
     training_.Displace();
     ASSERT_TRUE(node_.ReplyTo(training_.Commit(step)).status.ok());
@@ -106,6 +107,17 @@ TEST_P(SessionPartsTest, LeaveNothingIfTheyAreNotComputed) {
   EXPECT_TRUE(End(session_, 1, /*computed=*/false).ok());
   EXPECT_EQ(node_.Read(session_, training_.chunks()[4], 1), Values(1, 0));
   EXPECT_EQ(StepParts(), 1u) << "that of the step";
+}
+
+TEST_P(SessionPartsTest, CountGradientsThatAreNotFinite) {
+  Begin(1);
+  EXPECT_TRUE(End(session_, 1, /*computed=*/true).ok());
+  EXPECT_EQ(Counted().non_finite_gradients, 3u);
+  Begin(2);
+  EXPECT_TRUE(End(session_, 2, /*computed=*/false).ok());
+  EXPECT_EQ(Counted().non_finite_gradients, 3u) << "those of a part that was computed";
+  EXPECT_EQ(training_.Read(), State(3, Values(kTrainedElements, 0)))
+      << "without a commit, the step has no effect";
 }
 
 TEST_P(SessionPartsTest, EndWithTheirSession) {
@@ -156,9 +168,9 @@ TEST_P(SessionPartsTest, AreEndedOnlyByTheirSession) {
   EXPECT_EQ(StepParts(), 1u);
 }
 
-TEST_P(SessionPartsTest, DoNotEndWhatTheDaemonComputes) {
+TEST_P(SessionPartsTest, DoNotEndWhatTheDaemonCopies) {
   training_.FillGradient(1);
-  const CallId step = training_.StartStep(1);
+  const CallId step = training_.StartStep();
   EXPECT_TRUE(End(session_, 0, /*computed=*/true).ok());
   node_.FinishUntilAnswered(step);
   EXPECT_TRUE(node_.ReplyTo(step).status.ok());

@@ -1,8 +1,8 @@
-// Steps: the arithmetic of an optimizer on chunks in host memory.
+// Steps: new content of chunks, computed in host memory.
 //
-// A step part pins its chunks at the host under an id of its own, is computed, by the mover or by
-// the session, and unpins them. It writes other chunks than it reads, so that the state of the job
-// changes only at the commit (commits/commit.cc), whichever process dies before.
+// A step part pins its chunks at the host under an id of its own, is computed by the session, or
+// copied by the mover, and unpins them. It writes other chunks than it reads, so that the state of
+// the job changes only at the commit (commits/commit.cc), whichever process dies before.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,13 +17,6 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
   if (!job.share(Tier::kHost).exists()) {
     return absl::FailedPreconditionError(
         "this node has no host pool, and steps are computed in host memory");
-  }
-  const Limits& limits = core_.options.limits;
-  const size_t pieces =
-      event.work == nullptr ? 0 : event.work->pieces.size() + event.work->copies.size();
-  if (pieces > limits.step_pieces) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(pieces, " pieces and copies; at most ", limits.step_pieces, " a call"));
   }
   if (event.reads > indices.size()) {
     return absl::InvalidArgumentError(
@@ -43,8 +36,8 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
   }
   MEMTIDE_RETURN_IF_ERROR(calls_.CheckWaiting(session, indices.size()));
   if (event.work == nullptr) return CheckPart(session, event.part);
-  return optimizer::Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
-                             job.chunk_size.count());
+  return Validate(*event.work, event.reads, static_cast<uint32_t>(indices.size()),
+                  job.chunk_size.count());
 }
 
 absl::Status Requests::CheckPart(const Session& session, uint64_t part) const {
@@ -110,18 +103,18 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
 
 void Requests::On(const StepDone& event) {
   if (core_.steps.count(event.step) == 0) return;
-  const RunningStep step = calls_.EndStep(event.step, event.status, event.non_finite_gradients);
+  const RunningStep step = calls_.EndStep(event.step, event.status, 0);
   if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
   if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
-  core_.AnswerWith(step.call, StepReply{event.non_finite_gradients});
+  core_.Answer(step.call);
 }
 
 void Requests::On(const EndPartCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   const absl::optional<StepId> part = calls_.RunningPart(*session, event.part);
-  // Parts that the mover computes have the number zero.
+  // Parts that the mover copies have the number zero.
   if (event.part != 0 && part.has_value()) {
     const RunningStep ended = calls_.EndStep(
         *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),

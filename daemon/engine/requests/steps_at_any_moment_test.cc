@@ -25,7 +25,7 @@ TEST_P(StepsAtAnyMomentTest, DeathLeavesAWholeStep) {
     training.Step(1);
     training.FillGradient(2);
     training.Displace();
-    const CallId step = training.StartStep(2);
+    const CallId step = training.StartStep();
     for (int i = 0; i < at && !node.Answered(step); ++i) node.Advance();
     died_in_time = !node.Answered(step);
     if (!died_in_time) training.Commit(2);
@@ -55,7 +55,7 @@ TEST_P(StepsAtAnyMomentTest, TheDaemonsDeathLeavesAWholeStep) {
       training.Step(1);
       training.FillGradient(2);
       training.Displace();
-      const CallId step = training.StartStep(2);
+      const CallId step = training.StartStep();
       for (uint32_t i = 0; i < at && !node.Answered(step); ++i) node.Advance();
       died_in_time = !node.Answered(step);
       if (!died_in_time) training.Commit(2);
@@ -82,7 +82,7 @@ TEST_P(StepsAtAnyMomentTest, FailureLeavesAWholeStep) {
     training.Step(1);
     training.FillGradient(2);
     training.Displace();
-    const CallId step = training.StartStep(2, std::chrono::seconds(5));
+    const CallId step = training.StartStep(std::chrono::seconds(5));
     int finished = 0;
     failed_in_time = false;
     while (!node.Answered(step)) {
@@ -107,7 +107,7 @@ TEST_P(StepsAtAnyMomentTest, ADiskThatFailsForAWhileUndoesTheStep) {
   training.Step(1);
   training.FillGradient(2);
   training.Displace();
-  const CallId step = training.StartStep(2, std::chrono::seconds(1));
+  const CallId step = training.StartStep(std::chrono::seconds(1));
   for (int i = 0; i < 1000 && !node.Answered(step); ++i) {
     if (node.in_flight() > 0) node.FinishOne(absl::DataLossError("the disk is broken"));
     node.Advance();

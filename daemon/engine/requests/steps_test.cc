@@ -1,5 +1,4 @@
 // Steps and commits: when sessions see new content, what a step waits for, which calls are refused.
-#include <limits>
 #include <memory>
 
 #include "daemon/engine/testing/step_training.h"
@@ -14,15 +13,13 @@ TEST(StepsTest, AreSeenWhenCommitted) {
   EXPECT_EQ(opened.committed_step, 0u);
   training.FillGradient(1);
   const State before = training.Read();
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   EXPECT_TRUE(node.ReplyTo(step).status.ok()) << node.ReplyTo(step).status;
   EXPECT_EQ(training.Read(), before);
   EXPECT_TRUE(node.ReplyTo(training.Commit(1)).status.ok());
   const State after = training.Read();
-  // Adam's first step goes lr against the sign of the gradient.
-  EXPECT_NEAR(after[0][0], -0.5, 1e-5);
-  EXPECT_NEAR(after[0][7], 0.5, 1e-5);
+  EXPECT_EQ(after[0], GradientOf(1));
   node.Open("job", std::chrono::hours(1), &opened);
   EXPECT_EQ(opened.committed_step, 1u);
   EXPECT_EQ(opened.manifest, "step 1");
@@ -86,7 +83,7 @@ TEST(StepsTest, KeepTheOldVersionWhereThatIsWanted) {
   training.Step(1);
   const State first = training.Read();
   training.FillGradient(2);
-  const CallId step = training.StartStep(2);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   ASSERT_TRUE(node.ReplyTo(training.Commit(2, /*keep_old_content=*/true)).status.ok());
   EXPECT_NE(training.Read(), first);
@@ -106,7 +103,7 @@ TEST(StepsTest, WaitForLeasesAndAreNotCommittedUnderThem) {
   fetch.chunks = {training.chunks()[1]};
   node.Post(fetch);
   node.FinishUntilAnswered(fetch.call);
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   while (node.in_flight() > 0) node.FinishOne();
   EXPECT_FALSE(node.Answered(step));
   EXPECT_EQ(node.ReplyTo(training.Commit(1)).status.code(), absl::StatusCode::kAborted);
@@ -122,7 +119,7 @@ TEST(StepsTest, AreNotCommittedOverAWriteSinceTheirVersionsWereRead) {
   const SessionId session = node.Open("job", std::chrono::hours(1));
   StepTraining training(&node, session);
   training.FillGradient(1);
-  node.FinishUntilAnswered(training.StartStep(1));
+  node.FinishUntilAnswered(training.StartStep());
   CommitCall commit = CommitOf(CallId(), session, training.chunks(), 1);
   const auto code = [&] {
     commit.call = node.Call();
@@ -154,36 +151,31 @@ TEST(StepsTest, AreRefusedWhereTheyCannotBe) {
   call.session = session;
   call.chunks = {training.chunks().begin(), training.chunks().begin() + 7};
   call.reads = 4;
-  const auto code_of = [&](const optimizer::Work& work) {
+  const auto code_of = [&](const CopyWork& work) {
     call.call = node.Call();
-    call.work = std::make_shared<const optimizer::Work>(work);
+    call.work = std::make_shared<const CopyWork>(work);
     node.Post(call);
     return node.ReplyTo(call.call).status.code();
   };
-  optimizer::Work work = AdamWork(1);
-  std::get<optimizer::AdamOptions>(work.rule).lr = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument);
-  work = AdamWork(0);
-  EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument);
-  work = AdamWork(1);
-  work.pieces[0].new_parameter = {1, 0};
+  CopyWork work = StepWork();
+  work.copies[0].to = {1, 0};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "what is read stays";
-  work = AdamWork(1);
-  work.pieces[0].parameter.offset = EngineByteHarness::kChunk.count() - 4;
+  work = StepWork();
+  work.copies[0].from.offset = EngineByteHarness::kChunk.count() - 4;
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "it does not end in its chunk";
-  work.pieces[0].parameter.offset = ~uint64_t{3};
+  work.copies[0].from.offset = ~uint64_t{3};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "offsets do not overflow";
-  work = AdamWork(1);
-  work.pieces[0].elements = ~uint64_t{0};
+  work = StepWork();
+  work.copies[0].bytes = ~uint64_t{0};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "nor do sizes";
-  work = AdamWork(1);
-  work.pieces[0].new_states[1] = work.pieces[0].new_states[0];
-  EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "what is written is apart";
-  work = AdamWork(1);
+  work = StepWork();
+  work.copies.push_back({{0, 0}, {4, 0}, EngineByteHarness::kChunk.count()});
+  EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "each byte is written once";
+  work = StepWork();
   work.copies = {{{1, 0}, {9, 0}, 4}};
   EXPECT_EQ(code_of(work), absl::StatusCode::kInvalidArgument) << "there is no such chunk";
   call.reads = 8;
-  EXPECT_EQ(code_of(AdamWork(1)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(StepWork()), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(training.Read(), State(3, Values(kTrainedElements, 0)));
 }
 
@@ -203,7 +195,7 @@ TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
     return call.call;
   };
   node.FinishUntilAnswered(fetch(0, 6));
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   const CallId later = fetch(5, 4);
   node.Post(ReleaseCall{node.Call(), session, 1000, {more[0]}});
   node.FinishUntilAnswered(later);
@@ -214,38 +206,12 @@ TEST(StepsTest, HoldNobodyUpWhileTheyWaitForRoom) {
   EXPECT_TRUE(node.ReplyTo(step).status.ok());
 }
 
-TEST(StepsTest, CountGradientsThatAreNotFinite) {
-  EngineByteHarness node(SmallHost());
-  const SessionId session = node.Open("job", std::chrono::hours(1));
-  StepTraining training(&node, session);
-  node.Fill(
-      session, training.chunks()[0],
-      {1, std::numeric_limits<float>::infinity(), 2, std::numeric_limits<float>::quiet_NaN()});
-  StepCall call;
-  call.session = session;
-  call.chunks = {training.chunks().begin(), training.chunks().begin() + 7};
-  call.reads = 4;
-  const auto count = [&](bool counts) {
-    optimizer::Work work = AdamWork(1);
-    work.counts_non_finite = counts;
-    call.call = node.Call();
-    call.work = std::make_shared<const optimizer::Work>(work);
-    node.Post(call);
-    node.FinishUntilAnswered(call.call);
-    return std::get<StepReply>(node.ReplyTo(call.call).value).non_finite_gradients;
-  };
-  EXPECT_EQ(count(true), 2u);
-  EXPECT_EQ(count(false), 0u);
-  EXPECT_EQ(training.Read(), State(3, Values(kTrainedElements, 0)))
-      << "without a commit, the step has no effect";
-}
-
 TEST(StepsTest, EndWithTheirJobAndNotBefore) {
   EngineByteHarness node(SmallHost());
   const SessionId session = node.Open("job", Duration(0));
   StepTraining training(&node, session);
   training.FillGradient(1);
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   while (node.in_flight() > 1) node.FinishOne();
   node.Post(ClientGone{session});  // The job has no time to live: its memory goes, after the step.
   while (node.in_flight() > 0) node.FinishOne();
@@ -264,7 +230,7 @@ TEST(StepsTest, AreCommittedWhileChunksMove) {
     StepTraining training(&node, session);
     training.Step(1);
     training.FillGradient(2);
-    const CallId step = training.StartStep(2);
+    const CallId step = training.StartStep();
     node.FinishUntilAnswered(step);
     FetchCall fetch;
     fetch.call = node.Call();
@@ -293,7 +259,7 @@ TEST(StepsTest, CommitsCountNoCopyOfOlderContentAsValid) {
   StepTraining training(&node, session);
   training.Step(1);
   training.FillGradient(2);
-  node.FinishUntilAnswered(training.StartStep(2));
+  node.FinishUntilAnswered(training.StartStep());
   FetchCall others;
   others.call = node.Call();
   others.session = session;
@@ -325,7 +291,7 @@ TEST(StepsTest, ReadNoChunkWhoseWriterDied) {
   ASSERT_TRUE(node.Fetch(session, training.chunks()[0], Tier::kHost, Access::kWrite).status.ok());
   node.Post(ClientGone{session});
   training.GoOnIn(node.Open("job", std::chrono::hours(1)));
-  const CallId step = training.StartStep(1);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   EXPECT_EQ(node.ReplyTo(step).status.code(), absl::StatusCode::kDataLoss);
 }

@@ -34,7 +34,7 @@ class ShadowChunksTest : public testing::Test {
   void Forward() { Use(1, Access::kRead); }
   void Backward(uint64_t step) {
     Use(0, Access::kWrite);
-    const CallId made = training_.StartStep(step);
+    const CallId made = training_.StartStep();
     node_.FinishUntilAnswered(made);
     ASSERT_TRUE(node_.ReplyTo(made).status.ok()) << node_.ReplyTo(made).status;
     for (size_t n = 7; n < 13; ++n) Use(n, Access::kWrite);

@@ -144,7 +144,7 @@ TEST(VerifyTest, AStepThatReadsWrongBytesFails) {
   Evict(&node, session, training.chunks()[2]);
   node.StoredBytes(training.chunks()[2])[0] ^= 1;
   training.FillGradient(2);
-  const CallId step = training.StartStep(2);
+  const CallId step = training.StartStep();
   node.FinishUntilAnswered(step);
   EXPECT_EQ(node.ReplyTo(step).status.code(), absl::StatusCode::kDataLoss);
 }

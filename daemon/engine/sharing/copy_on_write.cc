@@ -162,7 +162,7 @@ void Sharing::Unshare(Session& session, const FetchCall& event,
     DropCopies(*unsharing);
     return core_.Refuse(event.call, status);
   }
-  auto work = std::make_shared<optimizer::Work>();
+  auto work = std::make_shared<CopyWork>();
   for (uint32_t i = 0; i < count; ++i) {
     work->copies.push_back({{i, 0}, {count + i, 0}, job.chunk_size.count()});
   }

@@ -117,7 +117,7 @@ TEST_F(RanksContentsTest, AChunkThatOneRankDoesNotStepKeepsItsContentThere) {
   for (const uint32_t i : {0, 1}) {
     ranks_[i].FillGradient(2);
     const PartReply part = ranks_[i].Began(ranks_[i].Start(2, false));
-    if (!part.made) ranks_[i].Make(part, 2);
+    if (!part.made) ranks_[i].Make(part);
   }
   std::vector<CallId> commits = {ranks_[0].Commit(2), ranks_[1].Commit(2)};
   CommitCall none;

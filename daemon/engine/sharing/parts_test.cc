@@ -24,7 +24,7 @@ TEST_F(RanksPartsTest, ARankWaitsForThePartThatAnotherOneMakes) {
   const PartReply first = ranks_[0].Began(ranks_[0].Start(1, true));
   const CallId second = ranks_[1].Start(1, true);
   EXPECT_FALSE(node_.Answered(second));
-  ranks_[0].Make(first, 1);
+  ranks_[0].Make(first);
   EXPECT_TRUE(ranks_[1].Began(second).made);
 }
 
@@ -33,7 +33,7 @@ TEST_F(RanksPartsTest, TheNextRankMakesAPartThatWasNotComputed) {
   ranks_[0].Began(ranks_[0].Start(1, true));
   const CallId second = ranks_[1].Start(1, true), third = ranks_[2].Start(1, true);
   ranks_[0].End(/*computed=*/false);
-  ranks_[1].Make(ranks_[1].Began(second), 1);
+  ranks_[1].Make(ranks_[1].Began(second));
   EXPECT_TRUE(ranks_[2].Began(third).made);
 }
 
@@ -67,17 +67,17 @@ TEST_F(RanksPartsTest, ARankWhoseGradientDiffersHasAStateOfItsOwn) {
   for (const uint32_t i : {0, 1}) {
     const PartReply part = ranks_[i].Began(ranks_[i].Start(2, false));
     EXPECT_EQ(part.made, i == 1);
-    if (!part.made) ranks_[i].Make(part, 2);
+    if (!part.made) ranks_[i].Make(part);
   }
   const PartReply other = ranks_[2].Began(ranks_[2].Start(2, false));
   ASSERT_TRUE(other.difference.has_value());
   EXPECT_EQ(other.difference->rank, 0u);
   EXPECT_FALSE(other.difference->work);
   EXPECT_EQ(other.difference->reads, std::vector<uint32_t>({0}));
-  ranks_[2].Make(other, 2);
+  ranks_[2].Make(other);
   Commit(2);
   alone.FillGradient(9);
-  const CallId made = alone.StartStep(2);
+  const CallId made = alone.StartStep();
   alone_node.FinishUntilAnswered(made);
   alone.Commit(2);
   EXPECT_EQ(ranks_[2].Read(), alone.Read());
@@ -90,7 +90,7 @@ TEST_F(RanksPartsTest, RanksThatDifferGoOnEachWithItsOwn) {
   ranks_[0].FillGradient(9);  // The first one to ask is the one that differs.
   for (Rank& rank : ranks_) {
     const PartReply part = rank.Began(rank.Start(2, false));
-    if (!part.made) rank.Make(part, 2);
+    if (!part.made) rank.Make(part);
   }
   Commit(2);
   for (uint64_t step = 3; step <= 4; ++step) {
@@ -98,7 +98,7 @@ TEST_F(RanksPartsTest, RanksThatDifferGoOnEachWithItsOwn) {
       rank.FillGradient(step);
       PartReply part = rank.Began(rank.Start(step, false));
       if (!part.unknown_reads.empty()) part = rank.Began(rank.Start(step, true));
-      if (!part.made) rank.Make(part, step);
+      if (!part.made) rank.Make(part);
     }
     Commit(step);
   }
@@ -108,14 +108,14 @@ TEST_F(RanksPartsTest, RanksThatDifferGoOnEachWithItsOwn) {
 
 TEST_F(RanksPartsTest, AResultThatItsMakerHasOverwrittenIsMadeAnew) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
-  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
   node_.Fill(ranks_[0].session(), ranks_[0].chunk(4), {42});
   EXPECT_FALSE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
 }
 
 TEST_F(RanksPartsTest, AResultThatItsMakerHasFreedIsMadeAnew) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
-  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
   node_.Free(ranks_[0].session(), ranks_[0].chunk(4));
   const PartReply part = ranks_[1].Began(ranks_[1].Start(1, true));
   EXPECT_FALSE(part.made);
@@ -124,7 +124,7 @@ TEST_F(RanksPartsTest, AResultThatItsMakerHasFreedIsMadeAnew) {
 
 TEST_F(RanksPartsTest, AResultIsNotTakenIntoAChunkOfAnotherRank) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
-  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)), 1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
   StepCall call;
   call.call = node_.Call();
   call.session = ranks_[1].session();

@@ -72,7 +72,7 @@ inline bool IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 // computed.
 struct GrantLeases {};
 struct RunStep {
-  std::shared_ptr<const optimizer::Work> work;
+  std::shared_ptr<const CopyWork> work;
   uint64_t part = 0;  // Its number, if the session computes the part; otherwise zero.
   absl::optional<PartDifference> difference;
   std::shared_ptr<const Unsharing> unsharing;

@@ -19,8 +19,8 @@
 #include "base/content_sums.h"
 #include "base/content_work.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/interface/copy_work.h"
 #include "daemon/engine/testing/stable_storage.h"
-#include "daemon/optimizer/work.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -65,7 +65,7 @@ class EngineByteHarness {
       for (const MemoryPlace& place : step->chunks) chunks.push_back(At(place));
       StepDone done{step->step, status};
       if (status.ok() && step->work != nullptr) {
-        done.non_finite_gradients = optimizer::Run(*step->work, chunks);
+        RunAll(*step->work, chunks);
       } else if (status.ok()) {
         done.contents = Run(*step->contents, chunks, step->size, secret_);
         if (plant_collisions_) done.contents.digests.assign(done.contents.digests.size(), {1, 1});
@@ -146,7 +146,7 @@ class EngineByteHarness {
   std::vector<JobLost> DaemonDies(uint32_t torn, const EngineOptions& next) {
     for (const Effect& effect : std::exchange(in_flight_, {})) {
       if (const auto* step = std::get_if<StartStep>(&effect)) {
-        for (const optimizer::Piece& piece : step->work->pieces) Spoil(*step, piece);
+        for (const CopyWork::Copy& copy : step->work->copies) Spoil(*step, copy);
       } else if (!std::holds_alternative<StartTransfer>(effect)) {
         continue;
       } else if (torn % 3 != 0) {
@@ -372,11 +372,8 @@ class EngineByteHarness {
       stable_.Write(transfer.store, std::string(to, transfer.size.count()));
     }
   }
-  void Spoil(const StartStep& step, const optimizer::Piece& piece) {
-    std::memset(At(step.chunks[piece.new_parameter.chunk]), 0xEE, kChunk.count());
-    for (const auto& state : piece.new_states) {
-      if (state.has_value()) std::memset(At(step.chunks[state->chunk]), 0xEE, kChunk.count());
-    }
+  void Spoil(const StartStep& step, const CopyWork::Copy& copy) {
+    std::memset(At(step.chunks[copy.to.chunk]), 0xEE, kChunk.count());
   }
   // As the mover does.
   TransferDone Done(const StartTransfer& transfer, absl::Status status) {

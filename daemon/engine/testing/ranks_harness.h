@@ -52,11 +52,11 @@ class Rank {
   }
   PartReply Began(CallId call) { return node_->Finish<PartReply>(call); }
   // Computes the part where its chunks are, and ends it.
-  void Make(const PartReply& part, uint64_t step, uint64_t number = 1) {
+  void Make(const PartReply& part, uint64_t number = 1) {
     ASSERT_EQ(part.places.size(), 7u);
     std::vector<char*> places;
     for (const MemoryPlace& place : part.places) places.push_back(node_->At(place));
-    optimizer::Run(AdamWork(step), places);
+    RunAll(StepWork(), places);
     End(true, number);
   }
   void End(bool computed, uint64_t number = 1) {
@@ -100,7 +100,7 @@ class RanksTest : public testing::Test {
     for (Rank& rank : ranks_) {
       rank.FillGradient(step);
       const PartReply part = rank.Began(rank.Start(step, all_digests));
-      if (!part.made) rank.Make(part, step);
+      if (!part.made) rank.Make(part);
     }
   }
   void Step(uint64_t step) { Step(step, step == 1); }

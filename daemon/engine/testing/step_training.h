@@ -1,4 +1,4 @@
-// StepTraining: one parameter and its Adam states on an EngineByteHarness, for tests of steps: the
+// StepTraining: one parameter and its two states on an EngineByteHarness, for tests of steps: the
 // calls of a step and its commit, and the expected states after each.
 #ifndef MEMTIDE_DAEMON_ENGINE_TESTING_STEP_TRAINING_H_
 #define MEMTIDE_DAEMON_ENGINE_TESTING_STEP_TRAINING_H_
@@ -14,7 +14,7 @@ namespace memtide {
 inline constexpr size_t kTrainedElements = 8;
 inline constexpr uint64_t kSteps = 3;
 using Values = std::vector<float>;
-using State = std::vector<Values>;  // Parameter, momentum, variance.
+using State = std::vector<Values>;  // The parameter and its states.
 
 // Host memory holds hardly more than the chunks of one step, so that they go to SSD and come back.
 inline EngineOptions SmallHost() {
@@ -35,21 +35,15 @@ inline EngineOptions Squeezed() {
   return options;
 }
 
-inline optimizer::Work AdamWork(uint64_t step) {
-  optimizer::Work work;
-  optimizer::AdamOptions adam;
-  adam.lr = 0.5;
-  work.rule = adam;
-  work.step = step;
-  optimizer::Piece piece;
-  piece.elements = kTrainedElements;
-  piece.gradient = {0, 0};
-  piece.parameter = {1, 0};
-  piece.new_parameter = {4, 0};
-  piece.states = {optimizer::Place{2, 0}, optimizer::Place{3, 0}, absl::nullopt};
-  piece.new_states = {optimizer::Place{5, 0}, optimizer::Place{6, 0}, absl::nullopt};
-  work.pieces = {piece};
-  return work;
+// Reads chunks 0 (gradient), 1 (parameter), 2 and 3 (states), and writes 4, 5 and 6. New states
+// depend on several steps: the parameter becomes the gradient, the first state the old parameter,
+// and the second one half the first and half its own.
+inline CopyWork StepWork() {
+  constexpr uint64_t kAll = kTrainedElements * sizeof(float), kHalf = kAll / 2;
+  return {{{{0, 0}, {4, 0}, kAll},
+           {{1, 0}, {5, 0}, kAll},
+           {{2, 0}, {6, 0}, kHalf},
+           {{3, 0}, {6, kHalf}, kHalf}}};
 }
 
 inline Values GradientOf(uint64_t step) {
@@ -60,7 +54,7 @@ inline Values GradientOf(uint64_t step) {
   return gradient;
 }
 
-// Commits a step of one parameter: `chunks` as AdamWork() has them.
+// Commits a step of one parameter: `chunks` as StepWork() has them.
 inline CommitCall CommitOf(CallId call, SessionId session, const std::vector<ChunkId>& chunks,
                            uint64_t step) {
   CommitCall commit{call, session, step};
@@ -79,13 +73,13 @@ class StepTraining {
   // A new session of the job continues.
   void GoOnIn(SessionId session) { session_ = session; }
 
-  CallId StartStep(uint64_t step, Duration deadline = Duration(0)) {
+  CallId StartStep(Duration deadline = Duration(0)) {
     StepCall call;
     call.call = node_->Call();
     call.session = session_;
     call.chunks = {chunks_.begin(), chunks_.begin() + 7};
     call.reads = 4;
-    call.work = std::make_shared<const optimizer::Work>(AdamWork(step));
+    call.work = std::make_shared<const CopyWork>(StepWork());
     call.deadline = deadline;
     node_->Post(call);
     return call.call;
@@ -106,7 +100,7 @@ class StepTraining {
   void Step(uint64_t step) {
     FillGradient(step);
     Displace();
-    const CallId made = StartStep(step);
+    const CallId made = StartStep();
     node_->FinishUntilAnswered(made);
     ASSERT_TRUE(node_->ReplyTo(made).status.ok()) << node_->ReplyTo(made).status;
     Displace();

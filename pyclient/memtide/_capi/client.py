@@ -102,7 +102,6 @@ class Limits:
     them."""
 
     chunks_per_call: int
-    step_pieces_per_call: int
     step_manifest_bytes: int
     chunks_per_node: int
     max_wait_s: int

@@ -10,7 +10,6 @@ import os
 from ctypes import (
     POINTER,
     c_char_p,
-    c_double,
     c_int,
     c_int32,
     c_size_t,
@@ -108,7 +107,6 @@ class Limits(ctypes.Structure):
     _fields_: ClassVar = [
         ("struct_bytes", c_uint32),
         ("chunks_per_call", c_uint32),
-        ("step_pieces_per_call", c_uint32),
         ("step_manifest_bytes", c_uint32),
         ("chunks_per_node", c_uint32),
         ("max_wait_s", c_uint32),
@@ -120,35 +118,6 @@ class Span(ctypes.Structure):
     """memtide_span."""
 
     _fields_: ClassVar = [("address", c_uint64), ("bytes", c_uint64)]
-
-
-class StepOptions(ctypes.Structure):
-    """memtide_step_options."""
-
-    _fields_: ClassVar = [
-        ("struct_bytes", c_uint32),
-        ("rule", c_uint32),
-        ("step", c_uint64),
-        ("lr", c_double),
-        ("weight_decay", c_double),
-        ("beta1", c_double),
-        ("beta2", c_double),
-        ("eps", c_double),
-        ("momentum", c_double),
-        ("dampening", c_double),
-        ("lr_decay", c_double),
-        ("gradient_factor", c_double),
-        ("amsgrad", c_uint32),
-        ("maximize", c_uint32),
-        ("nesterov", c_uint32),
-        ("fresh_states", c_uint32),
-        ("parameter_format", c_uint32),
-        ("gradient_format", c_uint32),
-        ("state_format", c_uint32),
-        ("non_finite_gradients", POINTER(c_uint64)),
-        ("rounded_format", c_uint32),
-        ("rounding_seed", c_uint64),
-    ]
 
 
 class PartContents(ctypes.Structure):
@@ -223,10 +192,6 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "memtide_evict": (_PLACES, c_int),
     "memtide_flush": ([c_void_p], c_int),
     "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),
-    "memtide_step": (
-        [c_void_p, POINTER(StepOptions), c_void_p, c_size_t, c_void_p, c_size_t],
-        c_int,
-    ),
     "memtide_start_part": (
         [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(c_uint64), c_void_p],
         c_int,

@@ -1,6 +1,6 @@
 """Offloaded optimizer steps: the part of the C interface (client/memtide.h) that runs them.
 
-`step` reads chunks and writes their new content into others, their shadow chunks. `commit` then
+A part reads chunks, and its new content is written into others, their shadow chunks. `commit` then
 exchanges the content of all pairs at once; until then no parameter and no state has changed.
 """
 
@@ -10,15 +10,11 @@ import ctypes
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 
-from memtide._capi import library
 from memtide._capi.library import check
 from memtide._capi.lost_chunks import LostChunks
 from memtide._capi.shared_part import SharedParts
-
-MOST_STATES = 3
 
 
 class CommitFlag(IntFlag):
@@ -28,131 +24,11 @@ class CommitFlag(IntFlag):
     WITH_ALL_RANKS = 2
 
 
-class Format(IntEnum):
-    """How elements are stored."""
-
-    NONE = 0  # There are no such elements.
-    FLOAT32 = 1
-    BFLOAT16 = 2
-    FLOAT16 = 3  # For gradients and rounded parameters only.
-
-
-class Rule(IntEnum):
-    """The optimizers whose steps the daemon computes."""
-
-    ADAM = 1
-    ADAMW = 2
-    SGD = 3
-    ADAGRAD = 4
-    LION = 5
-
-
-# The update of these rules does not depend on the step's number, which is always 1.
-UNCOUNTED = (Rule.SGD,)
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """Options of one optimizer's update; memtide_step_options (memtide.h) defines them."""
-
-    rule: Rule | None  # None: torch computes the update, not the daemon (TorchOptions).
-    step: int
-    lr: float
-    weight_decay: float = 0.0
-    beta1: float = 0.0
-    beta2: float = 0.0
-    eps: float = 0.0
-    momentum: float = 0.0
-    dampening: float = 0.0
-    lr_decay: float = 0.0
-    gradient_factor: float = 1.0
-    amsgrad: bool = False
-    maximize: bool = False
-    nesterov: bool = False
-    fresh_states: bool = False
-    parameter_format: Format = Format.FLOAT32
-    gradient_format: Format = Format.FLOAT32
-    state_format: Format = Format.FLOAT32
-    rounded_format: Format = Format.NONE  # Format of the parameters whose masters are stepped.
-    rounding_seed: int = 0  # Seed of stochastic rounding; 0 rounds to nearest.
-
-
-@dataclass(frozen=True)
-class StepPiece:
-    """Addresses of consecutive elements; the elements of each tensor are in one chunk."""
-
-    elements: int
-    gradient: int
-    parameter: int
-    new_parameter: int
-    states: tuple[int, ...] = ()
-    new_states: tuple[int, ...] = ()
-    new_rounded: int = 0  # 0: there is no rounded parameter.
-    first_element: int = 0  # Number of the first element, counted over the whole optimizer.
-
-
-@dataclass(frozen=True)
-class CopyPiece:
-    """Bytes that are copied unchanged into a shadow chunk."""
-
-    source: int
-    target: int
-    size_bytes: int
-
-
 class Steps(SharedParts):
     """The calls of a client that step optimizers. Safe to use from any thread."""
 
     socket_dir: str  # Empty: the default directory of the node.
     lost: LostChunks
-
-    def step(
-        self,
-        options: StepOptions | None,
-        pieces: Sequence[StepPiece],
-        copies: Sequence[CopyPiece] = (),
-        *,
-        count_non_finite: bool = False,
-    ) -> int:
-        """Computes a step part, the pieces and the copies; returns when it has been written.
-
-        With `count_non_finite`, returns how many gradients are infinite or NaN, at the cost of one
-        more pass over them; else 0. Several threads may call at once. Without options, only copies
-        are made. InvalidArgument: an option that torch refuses, too, or one that is not finite;
-        nothing has changed. ResourceExhausted: the part has more chunks than host memory can hold
-        at once, or there is no space for the shadow chunks.
-        """
-        piece_table = array("Q")
-        for piece in pieces:
-            piece_table.extend(
-                (piece.elements, piece.gradient, piece.parameter, piece.new_parameter)
-            )
-            for states in (piece.states, piece.new_states):
-                piece_table.extend((*states, *(0,) * (MOST_STATES - len(states))))
-            piece_table.extend((piece.new_rounded, piece.first_element))
-        copy_table = array("Q")
-        for copy in copies:
-            copy_table.extend((copy.source, copy.target, copy.size_bytes))
-        options_pointer, non_finite = None, c_uint64()
-        if options is not None:
-            options_struct = library.StepOptions(
-                struct_bytes=ctypes.sizeof(library.StepOptions), **vars(options)
-            )
-            if count_non_finite:
-                options_struct.non_finite_gradients = ctypes.pointer(non_finite)
-            options_pointer = byref(options_struct)
-        with self.lost.named(self.lost.places_of(piece.parameter for piece in pieces)):
-            check(
-                self._lib.memtide_step(
-                    self._handle,
-                    options_pointer,
-                    piece_table.buffer_info()[0],
-                    len(pieces),
-                    copy_table.buffer_info()[0],
-                    len(copies),
-                )
-            )
-        return non_finite.value
 
     def start_part(self, reads: Sequence[int], writes: Sequence[int]) -> tuple[int, list[int]]:
         """Begins a step part that this process computes. Returns its number, and the address of the

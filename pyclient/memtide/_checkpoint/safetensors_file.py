@@ -1,9 +1,9 @@
 """Checkpoints that training does not wait for, as safetensors files.
 
-Where the daemon steps, the step after the request leaves the old content of every chunk in its
+Where steps are in parts, the step after the request leaves the old content of every chunk in its
 shadow chunk. These shadow chunks are the checkpoint: a thread writes them to a file while training
-goes on with new ones. Where steps are computed in this process there is no old content, and the
-file is written before `checkpoint` returns. A checkpoint that no step follows is written when the
+goes on with new ones. Where the script's thread steps there is no old content, and the file is
+written before `checkpoint` returns. A checkpoint that no step follows is written when the
 script ends.
 
 safetensors.torch.load_file reads the files. A file appears under its name only when it is complete

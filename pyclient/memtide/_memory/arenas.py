@@ -13,12 +13,13 @@ from collections.abc import Iterable
 import torch
 
 from memtide._capi.client import Client, Home, Kind
-from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.activation_arena import ActivationArena
 from memtide._memory.address_map import AddressMap, address_of
 from memtide._memory.arena import Arena, Storages
 from memtide._memory.parallel_layout import ParallelLayout, Position
 from memtide._memory.tensor_parts import local_part
+
+MOST_STATES = 3  # The rows of states. Adam with AMSGrad has three.
 
 
 class Arenas:

@@ -21,9 +21,9 @@ class MemoryPressure(StepPhase):
         return self._arenas.chunks() > self._ledger.budget
 
     def overflows(self) -> bool:
-        """Whether optimizer steps are left to the daemon, since the chunks do not fit: in host
-        memory, more than its slots; on a device, more than its lease budget, because chunks evicted
-        from there are already where the daemon steps them (docs/decisions/0013)."""
+        """Whether optimizer steps are made in parts, since the chunks do not fit: in host memory,
+        more than its slots; on a device, more than its lease budget, because chunks evicted from
+        there are already where parts are computed (docs/decisions/0013)."""
         most = self._ledger.budget if self._on_device else self._ledger.slots
         return self._arenas.chunks_of_steps() > most
 

@@ -10,7 +10,6 @@ import torch
 from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.partition import Update
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
-from memtide._optimizer_step.torch_options import TorchOptions
 
 
 @dataclass
@@ -39,10 +38,9 @@ class DeferredUpdate:
             torch._foreach_add_(self.arguments[self.form.steps], change)
         for index, update in enumerate(self.updates):
             options = update.options
-            if isinstance(options, TorchOptions):
-                numbers = options.next_single_numbers if change > 0 else options.single_numbers
-                for name, number in zip(self.form.single_numbers, numbers, strict=True):
-                    self.arguments[name][index].fill_(number.value)
+            numbers = options.next_single_numbers if change > 0 else options.single_numbers
+            for name, number in zip(self.form.single_numbers, numbers, strict=True):
+                self.arguments[name][index].fill_(number.value)
 
     def redo(self) -> None:
         """Steps in this process after all, with torch's function."""

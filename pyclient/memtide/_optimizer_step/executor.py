@@ -1,4 +1,4 @@
-"""Runs the batches of a step, several at a time: in the daemon, or by torch in this process."""
+"""Runs the batches of a step, several at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from memtide._capi.client import Client
-from memtide._capi.optimizer_step import StepOptions
 from memtide._daemon.training import Training
-from memtide._optimizer_step.partition import Batch, CallLimits, Geometry, calls_of
+from memtide._optimizer_step.partition import Batch, BatchLimits, Geometry
 from memtide._optimizer_step.rank_difference import SaysDifference
 from memtide._optimizer_step.rank_parts import RankParts
 from memtide._optimizer_step.self_check import SelfCheck
@@ -49,42 +48,38 @@ class StepCalls:
         self._client = client
         properties = client.properties
         self.geometry = Geometry(properties.base, properties.chunk_bytes)
-        # With tensors on a GPU, a plain step has the bits of CUDA's functions.
-        on_cpu = type_name(properties.dl_device) == "cpu"
+        # With tensors on a GPU, a plain step has the bits of CUDA's functions, and parts those of
+        # the CPU's.
+        self.has_plain_bits = type_name(properties.dl_device) == "cpu"
         self.ranks: RankParts | None = None
-        if training is not None and on_cpu:
+        if training is not None and self.has_plain_bits:
             says_difference = SaysDifference(training.rank, self.geometry, name_at)
             self.ranks = RankParts(client, self.geometry, training, says_difference)
         # Whether ranks may make the present step's parts once.
         self.shares = False
-        self._torch = TorchKernels(client, self.geometry) if on_cpu else None
+        self._kernels = TorchKernels(client, self.geometry)
         self._of_ranks = TorchKernels(client, self.geometry, self.ranks) if self.ranks else None
         self._self_check = SelfCheck()
         self._slots = properties.host_slots
         # Whether the chunks of a step need room beside the script's leases.
         self.shares_lease_budget = not properties.device_slots
         self.count_non_finite = False  # Counting costs one more pass over the gradients.
-        # The calls in flight. The daemon computes on half of the cores, a call on one of them.
+        # The calls in flight: on a CPU as many on any machine, so that all ranks cut alike.
         self.depth = _FEWEST_CALLS
-        if not self.uses_torch:
+        if not self.has_plain_bits:
             calls = self._slots // _HOST_PART // _WHOLE_CHUNKS
             self.depth = max(_FEWEST_CALLS, min(calls, len(os.sched_getaffinity(0)) // 2 + 2))
         self._threads = ThreadPoolExecutor(self.depth, "memtide-step")
 
-    @property
-    def uses_torch(self) -> bool:
-        """Whether torch's functions compute the steps, whose updates have TorchOptions."""
-        return self._torch is not None
-
-    def can_make(self, options: StepOptions, tensors: int) -> bool:
+    def can_make(self, options: TorchOptions, tensors: int) -> bool:
         """Whether parts of such steps have the right bits. `tensors`: the number of those that a
         step changes."""
-        return not isinstance(options, TorchOptions) or self._self_check.agrees(options, tensors)
+        return not self.has_plain_bits or self._self_check.agrees(options, tensors)
 
     @property
-    def limits(self) -> CallLimits:
-        """The limits of one call."""
-        limits = self._client.limits
+    def limits(self) -> BatchLimits:
+        """The limits of one batch."""
+        most = self._client.limits.chunks_per_call
         fair = self._slots // _HOST_PART // self.depth
         chunks_apart = 0
         if self.shares:
@@ -92,19 +87,10 @@ class StepCalls:
             # so that the budget of this moment does not count.
             most_chunks, chunks_apart = max(_CHUNKS_BY_TURNS, fair), self._slots // 2
             most_chunks = min(most_chunks, max(_FEWEST_CHUNKS, chunks_apart))
-        elif self.uses_torch:
+        else:
             by_turns = self._room // 2 < _WHOLE_CHUNKS
             most_chunks = max(_CHUNKS_BY_TURNS if by_turns else _WHOLE_CHUNKS, fair)
-        else:
-            # With more than half, no step part could be speculative (LeaseLedger.leave). With a
-            # device, one host slot stays free: chunks pass through host memory.
-            most_chunks = max(_FEWEST_CHUNKS, min(_WHOLE_CHUNKS, self._room // 2), fair)
-            most_chunks = min(most_chunks, self._slots - (not self.shares_lease_budget))
-        return CallLimits(
-            min(most_chunks, limits.chunks_per_call),
-            limits.step_pieces_per_call,
-            min(chunks_apart, limits.chunks_per_call),
-        )
+        return BatchLimits(min(most_chunks, most), min(chunks_apart, most))
 
     @property
     def _room(self) -> int:
@@ -121,10 +107,9 @@ class StepCalls:
 
     @property
     def early_room(self) -> int:
-        """The chunks that a speculative call may have at a time. Torch's functions need not have
-        all chunks of a batch at once."""
-        half = max(1, self._room // 2)
-        return min(self.limits.chunks, half) if self.uses_torch else self.limits.chunks
+        """The chunks that a speculative call may have at a time: with more than half of the room,
+        no part could be speculative (LeaseLedger.leave)."""
+        return min(self.limits.chunks, max(1, self._room // 2))
 
     @property
     def speculative_depth(self) -> int:
@@ -149,13 +134,8 @@ class StepCalls:
         return self._make(batch, shadows, self.early_room)
 
     def _make(self, batch: Batch, shadows: Mapping[int, int], room: int) -> int:
-        kernels = self._of_ranks if self.shares and self._of_ranks is not None else self._torch
-        if kernels is not None:
-            return kernels.make(batch, shadows, room, count_non_finite=self.count_non_finite)
-        return sum(
-            self._client.step(*call, count_non_finite=self.count_non_finite)
-            for call in calls_of(batch, self.geometry, shadows, self.limits.pieces)
-        )
+        kernels = self._of_ranks if self.shares and self._of_ranks is not None else self._kernels
+        return kernels.make(batch, shadows, room, count_non_finite=self.count_non_finite)
 
     def start(self, work: Callable[[], Result]) -> Future[Result]:
         """Runs `work` in one of the threads that make calls."""

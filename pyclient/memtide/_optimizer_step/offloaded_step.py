@@ -7,8 +7,9 @@ computed into shadow chunks and committed: all of it becomes visible, or nothing
 (docs/decisions/0013).
 
 Torch's own functions compute the parts, in threads of this process, with the bits of a plain step
-(torch_kernels.py, docs/decisions/0031). On a GPU torch steps in place, as CUDA's functions have
-bits of their own; with a named job, and where steps may be skipped, the daemon's kernels step.
+on a CPU (torch_kernels.py, docs/decisions/0031). With tensors on a GPU torch steps in place, as
+CUDA's functions have bits of their own; in parts only with a named job, and where steps may be
+skipped.
 
 Steps without parts (of small tensors outside chunks, of sparse or complex ones, of unlike layouts,
 of capturable and differentiable optimizers) are passed to torch's function at once, as are
@@ -37,7 +38,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._capi.optimizer_step import StepOptions
 from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._daemon.training import Training
 from memtide._memory.managed_memory import ManagedMemory
@@ -52,10 +52,10 @@ from memtide._optimizer_step.torch_functional import (
     Arguments,
     FunctionalSignature,
     next_single_numbers,
-    options_of,
     steps_as_torch,
     torch_options_of,
 )
+from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._telemetry.observer import Observer
 from memtide.errors import ResourceExhausted
 
@@ -136,7 +136,7 @@ class OffloadedSteps:
         """Begins an optimizer's step. `release` ends the leases that this process has for it."""
         self.see_thread(optimizer)
         self._present.is_committed = False
-        if self.allowed and steps_as_torch(optimizer, by_torch=self.calls.uses_torch):
+        if self.allowed and steps_as_torch(optimizer):
             self._present.optimizer, self._present.release = optimizer, release
             self.calls.shares = self._may_share(optimizer)
             if self.calls.shares:
@@ -241,16 +241,12 @@ class OffloadedSteps:
         # chunks. So are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
         wanted = self.always or self.calls.count_non_finite or self.calls.shares
-        return wanted or (self.calls.uses_torch and self._memory.pressure.overflows())
+        return wanted or (self.calls.has_plain_bits and self._memory.pressure.overflows())
 
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
-        options = (
-            torch_options_of(form, original, arguments)
-            if self.calls.uses_torch
-            else options_of(form, arguments)
-        )
+        options = torch_options_of(form, original, arguments)
         if options is None:
             self._note_here(self._present.optimizer)
             original(**arguments)
@@ -284,7 +280,7 @@ class OffloadedSteps:
                 original(**part)
             put_back(arguments, part, count, split_update.rest)
 
-    def _can_make(self, form: FunctionalSignature, options: StepOptions, tensors: int) -> bool:
+    def _can_make(self, form: FunctionalSignature, options: TorchOptions, tensors: int) -> bool:
         """Whether parts of such a step have the right bits. If not, says so, once a function."""
         if self.calls.can_make(options, tensors):
             return True

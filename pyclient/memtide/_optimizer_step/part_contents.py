@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from memtide._optimizer_step.partition import Batch, Geometry
 from memtide._optimizer_step.torch_options import TorchOptions
-from memtide._optimizer_step.torch_tiles import dtype_of
 
 _HALF = 8  # Bytes of a digest's half.
 
@@ -27,7 +26,7 @@ class PartContents:
 
 
 def contents_of(batch: Batch, geometry: Geometry) -> PartContents:
-    """Describes a batch of updates that torch computes."""
+    """Describes a batch."""
     contents = PartContents()
     elements, operation = hashlib.blake2b(digest_size=_HALF), hashlib.blake2b(digest_size=_HALF)
 
@@ -48,8 +47,7 @@ def contents_of(batch: Batch, geometry: Geometry) -> PartContents:
 
     for part in batch.parts:
         options = part.options
-        assert isinstance(options, TorchOptions)
-        gradient_bytes = part.elements * dtype_of(options.gradient_format).itemsize
+        gradient_bytes = part.elements * options.gradient_format.itemsize
         contents.gradients.add(geometry.place(part.gradient))
         # Where a gradient lies changes nothing in the result.
         where: list[object] = [read(part.gradient, gradient_bytes)[0]]
@@ -75,7 +73,6 @@ def contents_of(batch: Batch, geometry: Geometry) -> PartContents:
 
 def _operation(options: TorchOptions) -> str:
     call = options.call
-    assert call is not None
     function = (call.function.__module__, call.function.__qualname__, call.states, call.flags)
     # How torch divides a tensor decides which elements are the last of a loop (torch_tiles.py).
     loops = (call.threads, call.modes, options.gradient_factor)

@@ -1,10 +1,9 @@
-"""Cuts an offloaded step into calls. Pure: addresses and sizes, no tensors and no client.
+"""Cuts an offloaded step into batches. Pure: addresses and sizes, no tensors and no client.
 
 The tensors of one parameter (gradient, parameter, states) lie in different chunks and cross chunk
 borders at different elements. A *part* is a run of elements in which none of them does. A *batch*
-has consecutive parts over few chunks, so that several batches fit into host memory at a time. Parts
-of one batch that have different options (parameter groups share chunks) are computed by consecutive
-calls, for which the chunks are fetched once.
+has consecutive parts over few chunks, so that several batches fit into host memory at a time. Its
+parts may have different options, as parameter groups share chunks.
 
 New content goes to shadow chunks, which are exchanged whole. So bytes of a written chunk that the
 step does not change (frozen parameters, tensors that the client steps itself) are copied to its
@@ -20,8 +19,8 @@ import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memtide._capi.optimizer_step import CopyPiece, StepOptions, StepPiece
 from memtide._memory.alignment import ALIGNMENT_BYTES
+from memtide._optimizer_step.torch_options import TorchOptions
 
 Interval = tuple[int, int]  # Addresses [start, end).
 
@@ -57,11 +56,10 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class CallLimits:
-    """The most chunks, shadow chunks included, and the most pieces and copies of one call."""
+class BatchLimits:
+    """The most chunks of a batch, shadow chunks included."""
 
     chunks: int
-    pieces: int
     # The most chunks of a batch that is apart only with all of them; 0: no batch needs to be apart.
     chunks_apart: int = 0
 
@@ -75,7 +73,7 @@ class Update:
     an update is of a run of a parameter's elements, `first` and `left` are as in `Part`.
     """
 
-    options: StepOptions
+    options: TorchOptions
     elements: int
     gradient: Span
     written: tuple[Span, ...]
@@ -91,7 +89,7 @@ class Part:
     `first`: the number of the first one in its tensor. `left`: how many come after the last one.
     """
 
-    options: StepOptions
+    options: TorchOptions
     elements: int
     gradient: int
     written: tuple[Interval, ...]
@@ -153,7 +151,7 @@ def batches_of(
     updates: Sequence[Update],
     copies: Mapping[int, Sequence[Interval]],
     geometry: Geometry,
-    limits: CallLimits,
+    limits: BatchLimits,
     cuts: Collection[int] = (),
 ) -> list[Batch]:
     """Groups updates into batches of at most `limits.chunks` chunks.
@@ -164,20 +162,19 @@ def batches_of(
     parts = [
         part for update in sorted(updates, key=_address) for part in parts_of(update, geometry)
     ]
-    batches, most_parts = [Batch()], max(1, limits.pieces // 2)
+    batches = [Batch()]
     for together in _apart(parts, geometry) if limits.chunks_apart else [parts]:
         is_apart = False
         if limits.chunks_apart:
             reads, writes = Batch().places_with(together, geometry)
             most = max(limits.chunks, limits.chunks_apart)
-            is_apart = len(together) <= most_parts and len(reads) + 2 * len(writes) <= most
+            is_apart = len(reads) + 2 * len(writes) <= most
         for some in [together] if is_apart else [[part] for part in together]:
             batch = batches[-1]
             reads, writes = batch.places_with(some, geometry)
             chunks = len(reads) + 2 * len(writes)
-            full = len(batch.parts) + len(some) > most_parts or chunks > limits.chunks
             begins = some[0].written[0][0] in cuts or batch.is_apart != is_apart
-            if batch.parts and (full or begins):
+            if batch.parts and (chunks > limits.chunks or begins):
                 batch = Batch()
                 batches.append(batch)
                 reads, writes = batch.places_with(some, geometry)
@@ -284,38 +281,3 @@ def _append(intervals: list[Interval], interval: Interval) -> None:
         intervals[-1] = (intervals[-1][0], interval[1])
     else:
         intervals.append(interval)
-
-
-def calls_of(
-    batch: Batch, geometry: Geometry, shadows: Mapping[int, int], most_pieces: int
-) -> Iterator[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]]:
-    """The calls of a batch, in their order. `shadows`: by written place, its shadow chunk."""
-
-    def shadow(address: int) -> int:
-        place = geometry.place(address)
-        return address + (shadows[place] - place) * geometry.chunk_bytes
-
-    groups: dict[StepOptions, list[StepPiece]] = {}
-    for part in batch.parts:
-        addresses = tuple(start for start, _ in part.written)
-        new = tuple(map(shadow, addresses))
-        stepped = 1 if part.options.rounded_format else 0  # The master, if there is one.
-        piece = StepPiece(
-            part.elements,
-            part.gradient,
-            addresses[stepped],
-            new[stepped],
-            addresses[stepped + 1 :],
-            new[stepped + 1 :],
-            new_rounded=new[0] if stepped else 0,
-            first_element=part.first_element,
-        )
-        groups.setdefault(part.options, []).append(piece)
-    copies = [CopyPiece(start, shadow(start), end - start) for start, end in batch.copies]
-    for number, (options, pieces) in enumerate(groups.items()):
-        room = most_pieces - len(pieces) if number == 0 else 0
-        yield options, pieces, copies[:room]
-        copies = copies[room:]
-    while copies:
-        yield None, [], copies[:most_pieces]
-        copies = copies[most_pieces:]

@@ -18,7 +18,6 @@ from memtide._capi.shared_part import PartDifference, PartState
 from memtide._daemon.training import Training
 from memtide._optimizer_step.part_contents import PartContents, contents_of
 from memtide._optimizer_step.partition import Batch, Geometry
-from memtide._optimizer_step.torch_options import TorchOptions
 from memtide.errors import MemtideError
 
 # The batch that a rank computes by itself, where its chunks were used, and what differs.
@@ -43,11 +42,8 @@ class RankParts:
         self.on_difference = on_difference
 
     def can_share(self, batch: Batch) -> bool:
-        """Whether torch computes all updates of a batch, and their results are all that the chunks
-        which it writes will contain."""
-        return batch.is_apart and all(
-            isinstance(part.options, TorchOptions) for part in batch.parts
-        )
+        """Whether the results of a batch are all that the chunks which it writes will contain."""
+        return batch.is_apart
 
     @contextlib.contextmanager
     def lent(self, batch: Batch, shadows: Mapping[int, int]) -> Iterator[dict[int, int] | None]:

@@ -14,7 +14,6 @@ from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._optimizer_step.torch_tiles import (
     GRAIN,
     Scratch,
-    dtype_of,
     step_in_tiles,
     step_once,
     types_of,
@@ -48,7 +47,7 @@ class SelfCheck:
     ) -> bool:
         # The script's random numbers stay as they are.
         generator = torch.Generator().manual_seed(0)
-        types = [dtype_of(options.gradient_format), *types_of(options, tensors)]
+        types = [options.gradient_format, *types_of(options, tensors)]
         gradient, parameter, *states = [
             torch.randn(elements, generator=generator, dtype=torch.float32).to(kind)
             for kind in types

@@ -16,16 +16,13 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from memtide._capi.client import Kind
-from memtide._capi.optimizer_step import UNCOUNTED, StepOptions
 from memtide._optimizer_step.partition import Geometry, Interval, Span, Update
-from memtide._optimizer_step.torch_options import TorchOptions
 
 _MAX_BACKOFF_STEPS = 64
-_NAMES = frozenset(f.name for f in fields(StepOptions)) - {"rule", "step", "fresh_states"}
 
 
 @dataclass
@@ -169,7 +166,7 @@ class SpeculativePlan:
 
     def updates_of(self, unit: Unit, groups: Sequence[Mapping[str, Any]]) -> list[Update]:
         """The updates of a unit in the next step, if nothing changes until then."""
-        options = functools.cache(lambda last, group: next_options(last, groups[group]))
+        options = functools.cache(lambda last, group: last.following(groups[group]))
         return [
             Update(
                 options(piece.slot.update.options, piece.slot.group),
@@ -248,19 +245,6 @@ class SpeculativePlan:
 def _count(counts: Counter[int], places: range, change: int) -> None:
     for place in places:
         counts[place] += change
-
-
-def next_options(options: StepOptions, group: Mapping[str, Any]) -> StepOptions:
-    """The options of the step after one with `options`, with the present values of its group."""
-    if isinstance(options, TorchOptions):
-        return options.following(group)
-    group_options = {name: group[name] for name in _NAMES & group.keys()}
-    if "betas" in group:
-        group_options["beta1"], group_options["beta2"] = group["betas"]
-    values = {name: type(getattr(options, name))(value) for name, value in group_options.items()}
-    # Rules in UNCOUNTED do not depend on the number of the step.
-    step = options.step + (options.rule not in UNCOUNTED)
-    return replace(options, step=step, fresh_states=False, **values)
 
 
 def _units_of(slots: Sequence[ParameterSlot], geometry: Geometry, most_chunks: int) -> list[Unit]:

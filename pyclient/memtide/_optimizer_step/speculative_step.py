@@ -34,7 +34,6 @@ from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
 from memtide._capi.client import Kind
-from memtide._capi.optimizer_step import Format
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.executor import StepCalls, stop
@@ -265,7 +264,7 @@ class SpeculativeSteps:
             return False
         # A call must find room beside all leases ahead: else the process could wait for itself, as
         # its next lease waits behind the call, and the call for its leases to end. With a device,
-        # the daemon's calls need no room there.
+        # calls need no room there.
         if self._calls.shares_lease_budget and not ledger.leave(self._calls.early_room):
             return False
         try:
@@ -332,7 +331,7 @@ class SpeculativeSteps:
 
 def _scaled(update: Update, factor: float) -> Update:
     """An update that multiplies its gradients by `factor`, if that keeps their type, fp32."""
-    if factor == 1 or update.options.gradient_format is not Format.FLOAT32:
+    if factor == 1 or update.options.gradient_format is not torch.float32:
         return update
     return replace(update, options=replace(update.options, gradient_factor=factor))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from memtide._capi.optimizer_step import Format, StepOptions
 from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt_gradient
 from memtide._memory.managed_memory import ManagedMemory
@@ -17,7 +16,6 @@ from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
-    FORMATS,
     Arguments,
     FunctionalSignature,
     single_numbers_of,
@@ -25,10 +23,11 @@ from memtide._optimizer_step.torch_functional import (
 from memtide._optimizer_step.torch_options import TensorNumber, TorchOptions
 
 _STEPPED_DTYPES = (torch.float32, torch.bfloat16)  # Parameters (or their masters) and states.
+_DTYPES = (*_STEPPED_DTYPES, torch.float16)  # Gradients, and parameters that have masters.
 # The options that differ between the parameters of one call.
 _OWN_OPTIONS = (
     *("step", "fresh_states", "parameter_format", "gradient_format", "state_format"),
-    *("rounded_format", "rounding_seed"),
+    "rounded_format",
 )
 
 
@@ -44,10 +43,10 @@ class Split:
 def split(
     form: FunctionalSignature,
     arguments: Arguments,
-    options: StepOptions,
+    options: TorchOptions,
     memory: ManagedMemory,
     next_numbers: Sequence[tuple[TensorNumber, ...]],
-    can_make: Callable[[StepOptions, int], bool],
+    can_make: Callable[[TorchOptions, int], bool],
 ) -> Split:
     """Divides the parameters of a call. `can_make`: whether parts with some options that change a
     number of tensors have the right bits. For what has parts, a state that is None is created,
@@ -56,7 +55,7 @@ def split(
     result = Split()
     common = overlapping([local_part(p) for p in arguments["params"]])
     # By the options of a parameter, those of its update; None: its parts would have other bits.
-    options_by_key: dict[tuple[object, ...], StepOptions | None] = {}
+    options_by_key: dict[tuple[object, ...], TorchOptions | None] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]
     gradients = arguments[form.gradients]
     masters = 1 if form.has_masters and arguments[form.states[0]] else 0
@@ -72,17 +71,17 @@ def split(
         if is_torch_s or not _has_parts(memory, parameter, gradient, states, step, masters):
             result.rest.append(index)
             continue
-        parameter_options = _own_options(
-            parameter, gradient, states, step, masters, options.rounding_seed
-        )
+        parameter_options = _own_options(parameter, gradient, states, step, masters)
         numbers = single_numbers_of(form, arguments, index)
         key = (parameter_options, numbers, next_numbers[index])
         if key not in options_by_key:
             changes: dict[str, Any] = dict(zip(_OWN_OPTIONS, parameter_options, strict=True))
-            if isinstance(options, TorchOptions):
-                changes["single_numbers"] = numbers
-                changes["next_single_numbers"] = next_numbers[index]
-            own = replace(options, **changes)
+            own = replace(
+                options,
+                single_numbers=numbers,
+                next_single_numbers=next_numbers[index],
+                **changes,
+            )
             options_by_key[key] = own if can_make(own, 1 + len(lists)) else None
         its_options = options_by_key[key]
         if its_options is None:
@@ -108,7 +107,6 @@ def _own_options(
     states: Sequence[torch.Tensor | None],
     step: Any,
     masters: int,
-    rounding_seed: int,
 ) -> tuple[object, ...]:
     """The values of _OWN_OPTIONS for a parameter, whose states are all there or all None."""
     fresh = any(state is None for state in states)
@@ -118,11 +116,10 @@ def _own_options(
     return (
         int(step.item()) + 1 if step is not None else 1,
         fresh,
-        FORMATS[stepped.dtype],
-        FORMATS[gradient.dtype],
-        FORMATS[last_state.dtype] if last_state is not None else Format.FLOAT32,
-        FORMATS[parameter.dtype] if masters else Format.NONE,
-        rounding_seed if stepped.dtype is torch.bfloat16 else 0,
+        stepped.dtype,
+        gradient.dtype,
+        last_state.dtype if last_state is not None else torch.float32,
+        parameter.dtype if masters else None,
     )
 
 
@@ -177,7 +174,7 @@ def _has_parts(
     if step is not None and not (isinstance(step, torch.Tensor) and step.numel() == 1):
         return False
     return (
-        all(memory.addresses.manages(tensor) and tensor.dtype in FORMATS for tensor in tensors)
+        all(memory.addresses.manages(tensor) and tensor.dtype in _DTYPES for tensor in tensors)
         and all(tensor.dtype in _STEPPED_DTYPES for tensor in (stepped, *moments))
         and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
         and len({tensor.dtype for tensor in moments}) <= 1

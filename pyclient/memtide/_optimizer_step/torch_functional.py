@@ -8,7 +8,6 @@ call is replaced; schedules, groups, closures and state dicts stay torch's own.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from memtide._capi.optimizer_step import Format, Rule, StepOptions
 from memtide._optimizer_step import float_modes
 from memtide._optimizer_step.torch_options import (
     TensorNumber,
@@ -24,23 +22,15 @@ from memtide._optimizer_step.torch_options import (
     TorchOptions,
     number_of,
 )
-from memtide.errors import InvalidArgument
 from memtide.optim._adamw import AdamW
 from memtide.optim._lion import Lion
-from memtide.optim._low_precision import ROUNDING_SEED
 
-FORMATS = {
-    torch.float32: Format.FLOAT32,
-    torch.bfloat16: Format.BFLOAT16,
-    torch.float16: Format.FLOAT16,
-}
-_DECAY_RATES = ("beta1", "beta2")
 Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class FunctionalSignature:
-    """The names of the arguments of one functional optimizer, and its update rule."""
+    """The names of the arguments of one functional optimizer."""
 
     module: str
     name: str
@@ -48,17 +38,10 @@ class FunctionalSignature:
     states: tuple[str, ...]
     steps: str | None
     scalars: tuple[str, ...]
-    flags: tuple[str, ...]
-    rule: Callable[[Arguments], Rule] | None  # None: only torch computes it.
     # True: the first of `states` is fp32 masters, of which parameters of two bytes are copies.
     has_masters: bool = False
     # States of a parameter that are one number, in a tensor that the function changes in place.
     single_numbers: tuple[str, ...] = ()
-
-
-def _adam_or_adamw(arguments: Arguments) -> Rule:
-    decoupled = arguments.get("decoupled_weight_decay", False)
-    return Rule.ADAMW if decoupled else Rule.ADAM
 
 
 _ADAM_SCALARS = ("lr", "weight_decay", "beta1", "beta2", "eps")
@@ -69,42 +52,18 @@ _ADAM = FunctionalSignature(
     ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
     "state_steps",
     _ADAM_SCALARS,
-    ("amsgrad", "maximize"),
-    _adam_or_adamw,
 )
 
 
-def _by_torch_only(
-    name: str, states: tuple[str, ...], scalars: tuple[str, ...]
-) -> FunctionalSignature:
-    """An optimizer for which the daemon has no kernel."""
+def _torch_s(name: str, states: tuple[str, ...], scalars: tuple[str, ...]) -> FunctionalSignature:
     module = f"torch.optim.{name}"
-    return FunctionalSignature(module, name, "grads", states, "state_steps", scalars, (), None)
+    return FunctionalSignature(module, name, "grads", states, "state_steps", scalars)
 
 
 _STEP_SIZES = ("step_size_min", "step_size_max", "etaminus", "etaplus")
-_BY_TORCH_ONLY = (
-    _by_torch_only(
-        "rmsprop",
-        ("square_avgs", "grad_avgs", "momentum_buffer_list"),
-        ("lr", "weight_decay", "alpha", "eps", "momentum"),
-    ),
-    _by_torch_only("adamax", ("exp_avgs", "exp_infs"), _ADAM_SCALARS),
-    _by_torch_only("adadelta", ("square_avgs", "acc_deltas"), ("lr", "weight_decay", "rho", "eps")),
-    _by_torch_only("radam", ("exp_avgs", "exp_avg_sqs"), _ADAM_SCALARS),
-    _by_torch_only("rprop", ("prevs", "step_sizes"), _STEP_SIZES),
-    replace(
-        _by_torch_only("nadam", ("exp_avgs", "exp_avg_sqs"), (*_ADAM_SCALARS, "momentum_decay")),
-        single_numbers=("mu_products",),
-    ),
-    replace(
-        _by_torch_only("asgd", ("axs",), ("lr", "weight_decay", "lambd", "t0", "alpha")),
-        single_numbers=("mus", "etas"),
-    ),
-)
 FORMS = (
     _ADAM,
-    replace(_ADAM, module="torch.optim.adamw", name="adamw", rule=lambda _: Rule.ADAMW),
+    replace(_ADAM, module="torch.optim.adamw", name="adamw"),
     FunctionalSignature(
         "torch.optim.sgd",
         "sgd",
@@ -112,27 +71,30 @@ FORMS = (
         ("momentum_buffer_list",),
         None,
         ("lr", "weight_decay", "momentum", "dampening"),
-        ("nesterov", "maximize"),
-        lambda _: Rule.SGD,
     ),
-    FunctionalSignature(
-        "torch.optim.adagrad",
-        "adagrad",
-        "grads",
-        ("state_sums",),
-        "state_steps",
-        ("lr", "weight_decay", "lr_decay", "eps"),
-        ("maximize",),
-        lambda _: Rule.ADAGRAD,
+    _torch_s("adagrad", ("state_sums",), ("lr", "weight_decay", "lr_decay", "eps")),
+    _torch_s(
+        "rmsprop",
+        ("square_avgs", "grad_avgs", "momentum_buffer_list"),
+        ("lr", "weight_decay", "alpha", "eps", "momentum"),
     ),
-    *_BY_TORCH_ONLY,
+    _torch_s("adamax", ("exp_avgs", "exp_infs"), _ADAM_SCALARS),
+    _torch_s("adadelta", ("square_avgs", "acc_deltas"), ("lr", "weight_decay", "rho", "eps")),
+    _torch_s("radam", ("exp_avgs", "exp_avg_sqs"), _ADAM_SCALARS),
+    _torch_s("rprop", ("prevs", "step_sizes"), _STEP_SIZES),
+    replace(
+        _torch_s("nadam", ("exp_avgs", "exp_avg_sqs"), (*_ADAM_SCALARS, "momentum_decay")),
+        single_numbers=("mu_products",),
+    ),
+    replace(
+        _torch_s("asgd", ("axs",), ("lr", "weight_decay", "lambd", "t0", "alpha")),
+        single_numbers=("mus", "etas"),
+    ),
     replace(
         _ADAM,
         module="memtide.optim._adamw",
         name="adamw",
         states=("masters", "exp_avgs", "exp_avg_sqs"),
-        flags=("maximize",),
-        rule=lambda _: Rule.ADAMW,
         has_masters=True,
     ),
     FunctionalSignature(
@@ -142,28 +104,22 @@ FORMS = (
         ("masters", "exp_avgs"),
         "state_steps",
         ("lr", "weight_decay", "beta1", "beta2"),
-        ("maximize",),
-        lambda _: Rule.LION,
         has_masters=True,
     ),
 )
 _OPTIMIZERS = (
-    *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
     *(AdamW, Lion),
-)
-_OPTIMIZERS_BY_TORCH_ONLY = (
+    *(torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad),
     *(torch.optim.RMSprop, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RAdam),
     *(torch.optim.Rprop, torch.optim.NAdam, torch.optim.ASGD),
 )
 
 
-def steps_as_torch(optimizer: Optimizer, *, by_torch: bool) -> bool:
+def steps_as_torch(optimizer: Optimizer) -> bool:
     """Whether an optimizer's step method is torch's own or memtide's. These call one functional
-    optimizer for each group and do nothing more with parameters and states. `by_torch`: torch's
-    functions compute the steps, so that those without a kernel of the daemon count, too."""
+    optimizer for each group and do nothing more with parameters and states."""
     step_function = inspect.unwrap(type(optimizer).step)
-    known = (*_OPTIMIZERS, *_OPTIMIZERS_BY_TORCH_ONLY) if by_torch else _OPTIMIZERS
-    return any(step_function is inspect.unwrap(each.step) for each in known)
+    return any(step_function is inspect.unwrap(each.step) for each in _OPTIMIZERS)
 
 
 def torch_options_of(
@@ -199,7 +155,7 @@ def torch_options_of(
         1 if arguments.get("fused") else torch.get_num_threads(),
         modes,
     )
-    return TorchOptions(None, 1, 0.0, call=call, numbers=tuple(numbers))
+    return TorchOptions(call, tuple(numbers))
 
 
 def next_single_numbers(
@@ -209,12 +165,13 @@ def next_single_numbers(
     count = len(arguments["params"])
     if not form.single_numbers:
         return [()] * count
+    # On the CPU, as the tensors of parts: neither a default device nor the number's own is used.
     one_element = {
-        name: [torch.zeros(1) for _ in arguments[name]]
+        name: [torch.zeros(1, device="cpu") for _ in arguments[name]]
         for name in ("params", form.gradients, *form.states)
     }
     numbers = [*form.single_numbers, *([form.steps] if form.steps is not None else [])]
-    copies = {name: [tensor.clone() for tensor in arguments[name]] for name in numbers}
+    copies = {name: [tensor.to("cpu", copy=True) for tensor in arguments[name]] for name in numbers}
     original(**{**arguments, **one_element, **copies})
     return [single_numbers_of(form, copies, index) for index in range(count)]
 
@@ -232,35 +189,3 @@ def _needs_gradients_of_step(arguments: Arguments) -> bool:
     return any(arguments.get(name) is not None for name in ("grad_scale", "found_inf")) or any(
         arguments.get(name) for name in ("differentiable", "capturable")
     )
-
-
-def options_of(form: FunctionalSignature, arguments: Arguments) -> StepOptions | None:
-    """The options of one call; None: the daemon cannot compute it.
-
-    InvalidArgument: a hyper-parameter is not finite.
-    """
-    if form.rule is None or _needs_gradients_of_step(arguments):
-        return None
-    values: dict[str, float] = {}
-    for name in form.scalars:
-        value = arguments[name]
-        if isinstance(value, torch.Tensor):
-            if value.numel() != 1 or value.requires_grad:
-                return None
-            value = value.item()
-        values[name] = float(value)
-        if not math.isfinite(values[name]):
-            raise InvalidArgument(
-                f"{name} of {form.name} is {values[name]}: the step is refused, and nothing has "
-                "changed; hyper-parameters must be finite"
-            )
-    if any(value < 0 for value in values.values()):  # torch allows it, the daemon refuses it.
-        return None
-    if any(values.get(name, 0.0) >= 1 for name in _DECAY_RATES):
-        return None
-    rule_options: dict[str, Any] = {
-        **values,
-        **{name: bool(arguments[name]) for name in form.flags},
-    }
-    seed = ROUNDING_SEED if arguments.get("stochastic") else 0
-    return StepOptions(form.rule(arguments), 1, rounding_seed=seed, **rule_options)

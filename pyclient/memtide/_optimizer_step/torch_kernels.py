@@ -1,8 +1,7 @@
 """Computes step parts in this process, with torch's own functions (torch_tiles.py).
 
-A part has its chunks in the daemon's host memory while it is computed, as parts of the daemon's
-kernels have. Several parts are computed at a time, by the threads of `StepCalls`, while the
-script's thread goes on.
+A part has its chunks in the daemon's host memory while it is computed. Several parts are computed
+at a time, by the threads of `StepCalls`, while the script's thread goes on.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from memtide._capi.client import Client
-from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
 from memtide._optimizer_step.rank_parts import RankParts
-from memtide._optimizer_step.torch_options import TorchOptions
-from memtide._optimizer_step.torch_tiles import Scratch, dtype_of, step_in_tiles, types_of
+from memtide._optimizer_step.torch_tiles import Scratch, step_in_tiles, types_of
 from memtide.errors import MemtideError, ResourceExhausted
 
 
@@ -210,14 +207,12 @@ def _old_starts(part: Part) -> list[int]:
     starts = [start for start, _ in part.written]
     if not part.options.fresh_states:
         return starts
-    return starts[: 2 if part.options.rounded_format is not Format.NONE else 1]
+    return starts[: 2 if part.options.rounded_format is not None else 1]
 
 
 def _types_of_part(part: Part) -> list[torch.dtype]:
     """The types of the gradient, the parameter and the states."""
-    options = part.options
-    assert isinstance(options, TorchOptions)
-    return [dtype_of(options.gradient_format), *types_of(options, len(part.written))]
+    return [part.options.gradient_format, *types_of(part.options, len(part.written))]
 
 
 def _copies_of(part: Part) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from memtide._capi.optimizer_step import StepOptions
-
 # A parameter group has one pair where the functions take two arguments.
 _PAIRS = {
     "betas": ("beta1", "beta2"),
@@ -20,14 +18,14 @@ _PAIRS = {
 
 @dataclass(frozen=True)
 class TensorNumber:
-    """A number that a call has in a tensor without dimensions."""
+    """A number that a call has in a tensor without dimensions; parts have it on the CPU."""
 
     value: float
     dtype: torch.dtype
 
     def tensor(self) -> torch.Tensor:
         """A new tensor with the number."""
-        return torch.tensor(self.value, dtype=self.dtype)
+        return torch.tensor(self.value, dtype=self.dtype, device="cpu")
 
 
 Number = float | TensorNumber
@@ -38,7 +36,7 @@ def number_of(value: Any) -> Number | None:
     if not isinstance(value, torch.Tensor):
         number: float = value
         return number
-    if value.dim() or value.requires_grad or not value.is_cpu or not value.is_floating_point():
+    if value.dim() or value.requires_grad or value.is_meta or not value.is_floating_point():
         return None
     return TensorNumber(value.item(), value.dtype)
 
@@ -65,12 +63,19 @@ class TorchCall:
 
 
 @dataclass(frozen=True)
-class TorchOptions(StepOptions):
-    """An update by `call` with `numbers`, by the names of the arguments. Fields of StepOptions that
-    say how elements are stored, and the step, hold; others are not used."""
+class TorchOptions:
+    """An update by `call` with `numbers`, by the names of the arguments."""
 
-    call: TorchCall | None = None
+    call: TorchCall
     numbers: tuple[tuple[str, Number], ...] = ()
+    step: int = 1  # The number of the step, from 1.
+    gradient_factor: float = 1.0  # Gradients are multiplied by it first.
+    fresh_states: bool = False  # True: states begin with this step, and are not read.
+    parameter_format: torch.dtype = torch.float32
+    gradient_format: torch.dtype = torch.float32
+    state_format: torch.dtype = torch.float32
+    # The type of a parameter whose master is stepped; None: it has none.
+    rounded_format: torch.dtype | None = None
     # The call's `single_numbers` before the step, and after it.
     single_numbers: tuple[TensorNumber, ...] = ()
     next_single_numbers: tuple[TensorNumber, ...] = field(default=(), compare=False)
@@ -84,10 +89,9 @@ class TorchOptions(StepOptions):
         for name, number in self.numbers:
             new = number_of(present[name]) if name in present else number
             numbers.append((name, number if new is None else new))
-        counted = self.call is not None and self.call.steps is not None
         return replace(
             self,
-            step=self.step + counted,
+            step=self.step + (self.call.steps is not None),
             fresh_states=False,
             numbers=tuple(numbers),
             single_numbers=self.next_single_numbers,

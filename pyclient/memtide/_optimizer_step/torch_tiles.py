@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step import float_modes
 from memtide._optimizer_step.partition import Part
 from memtide._optimizer_step.torch_options import TorchOptions, argument_of
@@ -28,11 +27,6 @@ _UNIT = 64
 # are as many (at::internal::GRAIN_SIZE, at::parallel_for).
 GRAIN = 32768
 _TILE = GRAIN - _UNIT
-_TYPES = {
-    Format.FLOAT32: torch.float32,
-    Format.BFLOAT16: torch.bfloat16,
-    Format.FLOAT16: torch.float16,
-}
 
 
 class Scratch(threading.local):
@@ -58,7 +52,6 @@ def step_in_tiles(
     """Computes a part. `old` and `new`: its elements of the parameter and the states, before and
     after. `old` has fewer where states begin with this step."""
     options = part.options
-    assert isinstance(options, TorchOptions) and options.call is not None
     tensors = scratch.tensors_of((gradient.dtype, *(tensor.dtype for tensor in new)))
     with float_modes.set_to(options.call.modes):
         for tile in tiles_of(part, options.call.threads):
@@ -121,18 +114,12 @@ def tiles_of(part: Part, threads: int) -> Iterator[_Tile]:
         done += count
 
 
-def dtype_of(form: Format) -> torch.dtype:
-    """The type of tensors in a format."""
-    return _TYPES[form]
-
-
 def types_of(options: TorchOptions, written: int) -> list[torch.dtype]:
     """The types of a parameter and its states: `written` tensors."""
     formats = [options.parameter_format]
-    if options.rounded_format is not Format.NONE:  # Then the first state is its master.
+    if options.rounded_format is not None:  # Then the first state is its master.
         formats.insert(0, options.rounded_format)
-    formats += [options.state_format] * (written - len(formats))
-    return [dtype_of(each) for each in formats]
+    return formats + [options.state_format] * (written - len(formats))
 
 
 def step_once(
@@ -145,7 +132,6 @@ def step_once(
     what took a state's place. `first_element`: the number of the parameter's first one in the
     optimizer."""
     call = options.call
-    assert call is not None
     parameter, *states = written
     lists: dict[str, list[Any]] = {name: [] for name in call.absent_states}
     lists["params"], lists[call.gradients] = [parameter], [gradient]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 
 from memtide._capi.client import Kind
-from memtide._capi.optimizer_step import MOST_STATES
 from memtide._memory.alignment import aligned
+from memtide._memory.arenas import MOST_STATES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._resume.manifest_writer import type_of
 from memtide._resume.step_manifest import SavedTensor, StepManifest

@@ -146,7 +146,7 @@ def steps_line(in_parts: int, steps: int, device: str) -> str:
         return "steps: torch's bits, whole, in the script's thread"
     if device == "cpu":
         return f"steps: torch's bits, {in_parts} of {steps} in parts beside training"
-    return f"steps: {in_parts} of {steps} by the daemon's kernels on the host, to 1e-6 of torch's"
+    return f"steps: {in_parts} of {steps} in parts on the host, to 1e-6 of the GPU's"
 
 
 def print_if_nothing_managed(summary: Summary, console: Console, subject: str = "memtide") -> None:

@@ -68,7 +68,7 @@ class BlockRecorder:
     def begin(self, in_chunks: Iterable[tuple[int, int]] = ()) -> None:
         """A block that is alive now was there before the record, which begins with the next
         operation. `in_chunks`: the [start, end) addresses of all that lies in chunks: no operation
-        uses what is stepped by the daemon, or beside training."""
+        uses what is stepped in parts, beside training."""
         with self._lock:
             self._blocks = [block for block in self._blocks if block.death is None]
             references = [block.reference for block in self._blocks if block.reference is not None]

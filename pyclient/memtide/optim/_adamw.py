@@ -1,7 +1,7 @@
 """AdamW (Loshchilov and Hutter, arXiv 1711.05101) for bf16 and fp16 parameters.
 
-A plain `torch.optim.Optimizer` that needs no daemon. If states do not fit, the daemon computes its
-steps as it does those of torch.optim.AdamW (docs/optimizers.md).
+A plain `torch.optim.Optimizer` that needs no daemon. If states do not fit, its steps are computed
+in parts, as those of torch.optim.AdamW are (docs/optimizers.md).
 """
 
 from __future__ import annotations

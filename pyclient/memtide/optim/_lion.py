@@ -2,7 +2,7 @@
 
 Each update has the same size and the sign of an interpolated momentum. So there is one state for
 each parameter, instead of Adam's two. A plain `torch.optim.Optimizer` that needs no daemon. If
-states do not fit, the daemon computes its steps as it does those of torch.optim.AdamW
+states do not fit, its steps are computed in parts, as those of torch.optim.AdamW are
 (docs/optimizers.md).
 """
 

@@ -4,7 +4,7 @@ torch.optim has an optimizer's states in the parameter's own type. There, an upd
 half of the distance to the next bf16 number (1/512 to 1/256 of the parameter) is lost. Here states
 are fp32, and each parameter has an fp32 master (Micikevicius et al., arXiv 1710.03740) or is
 rounded stochastically. All arithmetic is in fp32 (for fp64 parameters in fp64), and each value is
-rounded once, when it is stored, as in the daemon's kernels.
+rounded once, when it is stored.
 """
 
 from __future__ import annotations

@@ -3,8 +3,14 @@
 A number becomes one of the two neighbouring bf16 numbers, the nearer one with the larger
 probability, so that the mean is exact and many small updates add up.
 
-The daemon's kernels round to the same bits (`RandomBits` in daemon/optimizer/vectors-inl.h),
-because the random bits are a function of the seed, the step and the element's number only.
+Sixteen random bits are added to the bits of a number, whose low sixteen are then dropped. They are
+a function of the seed, the step and the element's number only, so that a tensor is rounded to the
+same bits however its elements are divided:
+
+- SplitMix64's finalizer (`_mix`) mixes the seed, the step and the high half of the number into two
+  keys of 32 bits. Its rounds are a bijection, so no two steps have the same keys;
+- the low half is combined with a key and scrambled by a bijection of 32 bits (`_scramble`), twice,
+  and the high half of the result is taken.
 """
 
 from __future__ import annotations

@@ -152,9 +152,7 @@ def test_a_step_that_needs_the_room_waits(
     assert_holds(checkpoint.path, expected)
 
 
-@pytest.mark.parametrize(
-    "later", [torch.optim.SGD, torch.optim.RMSprop]
-)  # Stepped by the daemon, and by torch.
+@pytest.mark.parametrize("later", [torch.optim.SGD, torch.optim.RMSprop])
 def test_what_a_step_did_not_change_is_written_before_a_later_one_does(
     later: Any, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import SCRIPTS, Cli, Outcome
+from stepping_script import node_daemon
 
 _BEGIN = "import ctypes, time, torch\n"
 
@@ -178,6 +179,30 @@ def test_memtide_gives_the_same_bits_on_it(
     assert offloaded == plain
     assert statistics["kinds"]["parameter"]["allocated_bytes"] > 0
     assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
+
+
+@pytest.mark.parametrize("more", [("--job", "gpt"), ("--skip-non-finite",)], ids=lambda m: m[0])
+def test_what_is_asked_for_in_parts_is_stepped_on_the_host(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    script = [SCRIPTS / "on_device.py", "fakegpu", 5]
+    cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+    with node_daemon(
+        tmp_path / "ssd", "--device-pool=20MiB", device="cuda", host_pool="128MiB"
+    ) as home:
+        cli.memtide(
+            *("run", f"--socket-dir={home}", f"--stats={tmp_path / 'stats'}", *more),
+            *script,
+            RESULT=tmp_path / "offloaded",
+            **fake_device,
+        ).check()
+    plain, offloaded, statistics = (
+        json.loads((tmp_path / name).read_text()) for name in ("plain", "offloaded", "stats")
+    )
+    # Torch chooses other functions for tensors on a device, and other bits with them.
+    for ours, theirs in zip(offloaded["losses"], plain["losses"], strict=True):
+        assert float.fromhex(ours) == pytest.approx(float.fromhex(theirs), rel=1e-5)
+    assert statistics["offloaded_steps"] == 5
 
 
 # In 48 MiB not all states fit, and in 160 they do.

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from memtide._capi.optimizer_step import StepOptions
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import tensors_in
 from memtide._optimizer_step import offloaded_step, step_in_parts
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._torch_hooks.around_step import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
@@ -45,9 +45,9 @@ def rates_of_groups_and_of_a_schedule() -> Results:
 
 def options_as_at_first(patch: pytest.MonkeyPatch) -> None:
     options_of = offloaded_step.torch_options_of
-    first: list[StepOptions | None] = []
+    first: list[TorchOptions | None] = []
 
-    def of_the_first_call(*call: Any) -> StepOptions | None:
+    def of_the_first_call(*call: Any) -> TorchOptions | None:
         if not first:
             first.append(options_of(*call))
         return first[0]
@@ -111,7 +111,7 @@ def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
     def from_zeros(
         form: FunctionalSignature,
         arguments: Arguments,
-        options: StepOptions,
+        options: TorchOptions,
         memory: Any,
         *more: Any,
     ) -> Any:

@@ -1,4 +1,4 @@
-"""Stochastic rounding gives the bits of the daemon's kernels, and an exact mean."""
+"""Stochastic rounding gives each element bits of its own, and an exact mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from memtide.optim._stochastic_rounding import stochastic_round
-from optimizer_kernels import Kernels
 
 ELEMENTS = 5003
 
@@ -19,18 +18,47 @@ def values() -> torch.Tensor:
     return torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(2)) * scale
 
 
+def random_bits(seed: int, step: int, number: int) -> int:
+    """The bits that are added to one element, in Python's integers."""
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    def scramble(x: int) -> int:
+        x = (x ^ x >> 16) * 0x21F0AAAD % 2**32
+        x = (x ^ x >> 15) * 0xD35A2D97 % 2**32
+        return x ^ x >> 15
+
+    golden = 0x9E3779B97F4A7C15
+    key = mix((seed + golden) % 2**64) ^ step * golden % 2**64
+    key = mix((mix(key) + (number >> 32) + 1) % 2**64)
+    return scramble((scramble(number % 2**32 ^ key % 2**32) + (key >> 32)) % 2**32) >> 16
+
+
 @pytest.mark.parametrize("first_element", [0, 12345, 2**32 - 17, 2**40 + 3])
-def test_it_gives_the_bits_of_the_daemons_kernels(first_element: int) -> None:
-    kernels = Kernels()
-    parameter, gradient = values().bfloat16(), values().roll(1).bfloat16()
-    stepped, rounded, ours = torch.empty(ELEMENTS), *(torch.empty_like(parameter) for _ in "12")
-    at = {"seed": 7, "step": 3, "first_element": first_element}
-    kernels.run("SGD", 3, gradient, parameter.float(), [], new=(stepped, []), lr=0.1)
-    numbers = {"rounding_seed": 7, "first_element": first_element}
-    kernels.run("SGD", 3, gradient, parameter, [], new=(rounded, []), lr=0.1, **numbers)
-    stochastic_round(stepped, ours, **at)
-    assert torch.equal(ours.view(torch.int16), rounded.view(torch.int16))
-    assert not torch.equal(ours, stepped.bfloat16()), "to nearest would be something else"
+def test_each_element_gets_the_bits_of_its_number(first_element: int) -> None:
+    exact, rounded = values(), torch.empty(ELEMENTS, dtype=torch.bfloat16)
+    stochastic_round(exact, rounded, seed=7, step=3, first_element=first_element)
+    expected = [
+        (bits % 2**32 + random_bits(7, 3, first_element + n)) >> 16
+        for n, bits in enumerate(exact.view(torch.int32).tolist())
+    ]
+    assert [bits % 2**16 for bits in rounded.view(torch.int16).tolist()] == expected
+    assert not torch.equal(rounded, exact.bfloat16()), "to nearest would be something else"
+
+
+def test_the_bits_are_those_of_every_version() -> None:
+    numbers = (0, 1, 12345, 2**32 - 1, 2**32, 2**40 + 3)
+    assert [random_bits(7, 3, number) for number in numbers] == [
+        1220,
+        14578,
+        51131,
+        21937,
+        35595,
+        47131,
+    ]
 
 
 def test_parts_are_rounded_as_the_whole() -> None:

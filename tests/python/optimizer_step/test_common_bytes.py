@@ -44,7 +44,7 @@ def test_two_parameters_over_the_same_bytes_are_stepped_as_plainly(tie: Tie, gro
         assert_same(tied(tie, groups), plain)
     finally:
         runtimes.stop()
-    assert runtime.offloaded.parts.steps >= 4  # The daemon steps the other parameters.
+    assert runtime.offloaded.parts.steps >= 4  # The other parameters are in chunks.
 
 
 def test_what_overlaps_is_found_behind_a_longer_tensor() -> None:

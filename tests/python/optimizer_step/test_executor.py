@@ -9,7 +9,7 @@ import pytest
 from fake_client import FakeClient
 from memtide._memory.leases import LeaseLedger
 from memtide._optimizer_step.executor import StepCalls
-from memtide._optimizer_step.partition import Batch, CallLimits
+from memtide._optimizer_step.partition import Batch, BatchLimits
 
 
 def client_with(host_slots: int, device_slots: int) -> FakeClient:
@@ -24,21 +24,22 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
 
 
-@pytest.mark.usefixtures("by_the_daemon")
 @pytest.mark.parametrize(
     ("cores", "host_slots", "depth", "most"),
-    [(2, 240, 3, 20), (16, 240, 6, 10), (16, 2400, 10, 60), (64, 24, 3, 9)],
+    [(2, 240, 3, 20), (16, 240, 6, 10), (16, 2400, 10, 60), (64, 24, 3, 10)],
 )
-def test_calls_keep_the_daemon_s_half_of_the_cores_busy(
+def test_beside_a_gpu_calls_keep_half_of_the_cores_busy(
     cores: int, host_slots: int, depth: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
-    calls = StepCalls(client_with(host_slots, 0))
+    client = client_with(host_slots, device_slots=12)
+    client.properties = replace(client.properties, dl_device=(2, 0))
+    calls = StepCalls(client)
     assert (calls.depth, calls.limits.chunks) == (depth, most)
     calls.close()
 
 
-def test_calls_of_torch_are_three_on_any_machine_so_that_all_ranks_cut_alike(
+def test_on_a_cpu_calls_are_three_on_any_machine_so_that_all_ranks_cut_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
@@ -59,16 +60,6 @@ def test_a_call_may_have_whole_chunks_where_there_is_room(
     calls.close()
 
 
-@pytest.mark.usefixtures("by_the_daemon")
-@pytest.mark.parametrize(("host_slots", "device_slots", "most"), [(6, 0, 6), (6, 4, 5)])
-def test_the_daemon_has_all_chunks_of_a_call_at_once(
-    host_slots: int, device_slots: int, most: int
-) -> None:
-    calls = StepCalls(client_with(host_slots, device_slots))
-    assert calls.limits.chunks == most
-    calls.close()
-
-
 @pytest.mark.parametrize(
     ("host_slots", "most", "apart"),
     [(6, 8, 3), (16, 8, 8), (24, 12, 12), (28, 14, 14), (240, 20, 120)],
@@ -77,7 +68,7 @@ def test_ranks_cut_alike_whatever_their_budget_is(host_slots: int, most: int, ap
     client = client_with(host_slots, 0)
     calls = StepCalls(client)
     calls.shares = True
-    expected = CallLimits(most, calls.limits.pieces, apart)
+    expected = BatchLimits(most, apart)
     assert calls.limits == expected
     client.properties = replace(client.properties, lease_budget=1)
     assert calls.limits == expected
@@ -86,9 +77,9 @@ def test_ranks_cut_alike_whatever_their_budget_is(host_slots: int, most: int, ap
 
 def test_a_call_keeps_to_the_limits_that_the_daemon_sent() -> None:
     client = client_with(host_slots=240, device_slots=0)
-    client.limits = replace(client.limits, chunks_per_call=5, step_pieces_per_call=7)
+    client.limits = replace(client.limits, chunks_per_call=5)
     calls = StepCalls(client)
-    assert calls.limits == CallLimits(chunks=5, pieces=7)
+    assert calls.limits == BatchLimits(chunks=5)
     calls.close()
 
 
@@ -111,7 +102,7 @@ def test_a_batch_leaves_the_slot_free_through_which_chunks_pass(
         rooms.append(room)
         return 0
 
-    monkeypatch.setattr(calls._torch, "make", make)
+    monkeypatch.setattr(calls._kernels, "make", make)
     calls.make([Batch()], {})
     calls.close()
     assert rooms == [most]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from memtide._capi.optimizer_step import Format
 from memtide._optimizer_step.part_contents import PartContents, contents_of
 from memtide._optimizer_step.partition import Batch, Geometry, Part
 from memtide._optimizer_step.torch_options import TensorNumber, TorchOptions
@@ -64,7 +63,7 @@ def test_copies_of_other_places_are_other_work() -> None:
 def test_states_that_begin_are_not_read_but_masters_are(
     fresh: bool, masters: bool, reads: int
 ) -> None:
-    rounded = Format.BFLOAT16 if masters else Format.NONE
+    rounded = torch.bfloat16 if masters else None
     options = replace(adam_options(), fresh_states=fresh, rounded_format=rounded)
     made = contents(options)
     assert made.reads == [GRADIENTS, 2, 3, 4][:reads]
@@ -76,12 +75,10 @@ def _with(**changes: Any) -> Callable[[TorchOptions], TorchOptions]:
 
 
 def _with_threads(options: TorchOptions) -> TorchOptions:
-    assert options.call is not None
     return replace(options, call=replace(options.call, threads=options.call.threads + 1))
 
 
 def _with_modes(options: TorchOptions) -> TorchOptions:
-    assert options.call is not None
     return replace(options, call=replace(options.call, modes=options.call.modes + 1))
 
 
@@ -94,8 +91,8 @@ def _with_modes(options: TorchOptions) -> TorchOptions:
         lambda _: adam_options(max_exp_avg_sqs=[0]),
         _with(step=4),
         _with(fresh_states=True),
-        _with(gradient_format=Format.BFLOAT16),
-        _with(state_format=Format.BFLOAT16),
+        _with(gradient_format=torch.bfloat16),
+        _with(state_format=torch.bfloat16),
         _with(single_numbers=(TensorNumber(0.5, torch.float32),)),
         _with(gradient_factor=0.5),
         _with_threads,

@@ -1,4 +1,4 @@
-"""The calls of a step compute each element once, copy each other byte, and need few chunks."""
+"""The batches of a step compute each element once, copy each other byte, and need few chunks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import random
 from collections.abc import Collection
 from dataclasses import replace
 
-from memtide._capi.optimizer_step import Rule, StepOptions
 from memtide._optimizer_step.partition import (
     Batch,
-    CallLimits,
+    BatchLimits,
     Geometry,
     Interval,
     Span,
     Update,
     batches_of,
-    calls_of,
     copies_of,
     parts_of,
     uncovered,
 )
+from rank_batches import adam_options
 
 CHUNK = 4096
-MOST_PIECES = 8192
 BASE = 1 << 20
 GEOMETRY = Geometry(BASE, CHUNK)
-OPTIONS = StepOptions(Rule.ADAMW, step=1, lr=0.1)
+OPTIONS = adam_options()
 
 
 def at(place: int, offset: int = 0) -> int:
@@ -40,7 +38,7 @@ def update(elements: int, *addresses: int, item_bytes: int = 4) -> Update:
 def batches(
     updates: list[Update], live: list[Interval], most_chunks: int, cuts: Collection[int] = ()
 ) -> list[Batch]:
-    limits = CallLimits(most_chunks, MOST_PIECES)
+    limits = BatchLimits(most_chunks)
     return batches_of(updates, copies_of(updates, live, GEOMETRY), GEOMETRY, limits, cuts)
 
 
@@ -73,7 +71,7 @@ def test_batches_of_ranks_write_no_chunk_in_common() -> None:
         update(512, at(2), at(12), at(21, 2048)),
         update(512, at(3), at(13), at(23)),
     ]
-    limits = CallLimits(chunks=5, pieces=MOST_PIECES, chunks_apart=8)
+    limits = BatchLimits(chunks=5, chunks_apart=8)
     cut = batches_of(updates, {}, GEOMETRY, limits)
     assert [sorted(batch.writes) for batch in cut] == [[10, 20], [11, 12, 21], [13, 23]]
     assert all(batch.is_apart for batch in cut)
@@ -84,33 +82,15 @@ def test_batches_of_ranks_write_no_chunk_in_common() -> None:
     assert not any(batch.is_apart for batch in batches(updates, [], 5))
 
 
-def test_parameter_groups_that_share_chunks_are_calls_of_one_batch() -> None:
-    other = replace(OPTIONS, weight_decay=0.1)
+def test_parameter_groups_that_share_chunks_are_in_one_batch() -> None:
+    other = adam_options(weight_decay=0.1)
     updates = [
         replace(update(64, at(0, 256 * i), at(1, 256 * i)), options=(OPTIONS, other)[i % 2])
         for i in range(4)
     ]
     (batch,) = batches(updates, [(at(1, 2000), at(1, 2100))], 8)
-    calls = list(calls_of(batch, GEOMETRY, {1: 7}, MOST_PIECES))
-    assert [(call[0], len(call[1]), len(call[2])) for call in calls] == [
-        (OPTIONS, 2, 1),
-        (other, 2, 0),
-    ]
-    assert calls[0][1][0].new_parameter == at(7)
-    assert calls[0][2][0].target == at(7, 2000)
-    assert calls[0][2][0].size_bytes == 100
-
-
-def test_a_daemon_of_small_calls_gets_small_calls() -> None:
-    updates = [update(16, at(0, 64 * i), at(1, 64 * i)) for i in range(10)]
-    most = CallLimits(chunks=8, pieces=4)
-    cut = batches_of(
-        updates, {1: [(at(1, 2048 + i), at(1, 2049 + i)) for i in range(9)]}, GEOMETRY, most
-    )
-    calls = [call for batch in cut for call in calls_of(batch, GEOMETRY, {1: 7}, most.pieces)]
-    assert max(len(pieces) + len(copies) for _, pieces, copies in calls) == 4
-    assert sum(len(pieces) for _, pieces, _ in calls) == 10
-    assert sum(len(copies) for _, _, copies in calls) == 9
+    assert [part.options for part in batch.parts] == [OPTIONS, other] * 2
+    assert batch.copies == [(at(1, 2000), at(1, 2100))]
 
 
 def test_what_lives_in_a_written_chunk_and_is_not_stepped_is_copied_once() -> None:
@@ -118,15 +98,6 @@ def test_what_lives_in_a_written_chunk_and_is_not_stepped_is_copied_once() -> No
     live = [(at(0), at(0, 1024)), (at(1), at(1, 2048)), (at(1, 3072), at(3))]
     cut = batches(updates, live, 3)
     assert [batch.copies for batch in cut] == [[(at(1), at(1, 1024))], []]
-
-
-def test_more_copies_than_a_call_takes_go_on_in_calls_of_their_own() -> None:
-    (batch,) = batches([update(16, at(0), at(1))], [], 8)
-    batch.copies = [(at(1, 64), at(1, 65))] * 40_000
-    calls = list(calls_of(batch, GEOMETRY, {1: 2}, MOST_PIECES))
-    assert all(len(pieces) + len(copies) <= MOST_PIECES for _, pieces, copies in calls)
-    assert sum(len(copies) for _, _, copies in calls) == 40_000
-    assert [options for options, _, _ in calls] == [OPTIONS, None, None, None, None]
 
 
 def test_neighbours_across_an_alignment_gap_are_one_copy() -> None:
@@ -176,15 +147,11 @@ def test_random_steps_write_every_byte_that_lives_exactly_once() -> None:
         written: dict[int, int] = {}
         for batch in cut:
             assert len(batch.reads) + 2 * len(batch.writes) <= places
-            shadows = {place: place + 1000 for place in batch.writes}
-            for _, pieces, copies in calls_of(batch, GEOMETRY, shadows, MOST_PIECES):
-                targets = [(c.target, c.size_bytes) for c in copies]
-                for piece in pieces:
-                    new = (piece.new_parameter, *piece.new_states)
-                    targets += [(address, piece.elements * 4) for address in new]
-                for address, size_bytes in targets:
-                    for byte in range(address, address + size_bytes, 4):
-                        written[byte - 1000 * CHUNK] = written.get(byte - 1000 * CHUNK, 0) + 1
+            spans = [*batch.copies, *(span for part in batch.parts for span in part.written)]
+            for start, end in spans:
+                assert GEOMETRY.place(start) == GEOMETRY.place(end - 1)
+                for byte in range(start, end, 4):
+                    written[byte] = written.get(byte, 0) + 1
         assert set(written.values()) <= {1}
         changed = {place for batch in cut for place in batch.writes}
         for start, end in live:

@@ -12,7 +12,6 @@ import pytest
 from fake_client import FakeClient
 from memtide._capi.client import Kind
 from memtide._capi.content_hash import hash_pieces
-from memtide._capi.optimizer_step import Rule, StepOptions
 from memtide._capi.shared_part import PartDifference, PartState, SharedPart
 from memtide._daemon.training import Training
 from memtide._optimizer_step.part_contents import PartContents
@@ -187,13 +186,6 @@ def test_the_part_of_digests_ends_even_if_they_fail(monkeypatch: pytest.MonkeyPa
         pass
     assert rank.client.requests == []
     rank.assert_all_parts_have_ended()
-
-
-def test_what_the_daemon_s_kernels_step_is_not_shared() -> None:
-    rank = Rank()
-    assert rank.parts.can_share(replace(rank.batch, is_apart=True))
-    by_daemon = replace(rank.batch.parts[0], options=StepOptions(Rule.ADAMW, step=1, lr=0.1))
-    assert not rank.parts.can_share(Batch(parts=[*rank.batch.parts, by_daemon], is_apart=True))
 
 
 def test_a_part_is_not_shared_if_another_one_writes_its_chunks() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memtide._capi.optimizer_step import Rule, StepOptions
 from memtide._optimizer_step.partition import Geometry, Span, Update
-from memtide._optimizer_step.speculative_plan import ParameterSlot, SpeculativePlan, next_options
+from memtide._optimizer_step.speculative_plan import ParameterSlot, SpeculativePlan
+from rank_batches import adam_options
 
 CHUNK = 4096
 BASE = 1 << 20
 GEOMETRY = Geometry(BASE, CHUNK)
-OPTIONS = StepOptions(Rule.ADAMW, step=3, lr=0.1, weight_decay=0.01, beta1=0.9, beta2=0.99)
+OPTIONS = adam_options()  # Their step is the third.
 
 
 def at(place: int, offset: int = 0) -> int:
@@ -155,9 +155,13 @@ def test_rests_grow_up_to_64_steps_and_end_with_success() -> None:
 
 def test_the_next_step_has_the_options_of_its_group_now() -> None:
     group = {"lr": 1, "betas": (0.8, 0.95), "weight_decay": 0.5, "amsgrad": False, "foreach": None}
-    options = next_options(replace(OPTIONS, fresh_states=True), group)
-    assert options == replace(OPTIONS, step=4, lr=1.0, beta1=0.8, beta2=0.95, weight_decay=0.5)
-    assert next_options(StepOptions(Rule.SGD, 1, 0.1), {"lr": 0.2}).step == 1
+    options = replace(OPTIONS, fresh_states=True).following(group)
+    assert options == replace(
+        adam_options(lr=1, beta1=0.8, beta2=0.95, weight_decay=0.5), step=OPTIONS.step + 1
+    )
+    # SGD does not count its steps.
+    uncounted = replace(OPTIONS, call=replace(OPTIONS.call, steps=None))
+    assert uncounted.following({"lr": 0.2}).step == OPTIONS.step
 
 
 def test_what_is_copied_goes_with_the_first_unit_that_writes_the_place() -> None:

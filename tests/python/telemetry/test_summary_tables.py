@@ -40,7 +40,7 @@ def test_shadow_chunks_are_no_parameters_and_what_is_allocated_adds_up() -> None
 def test_steps_say_whether_they_have_the_bits_of_torch() -> None:
     assert "torch's bits, whole" in steps_line(0, 5, "cpu")
     assert "torch's bits, 4 of 5 in parts" in steps_line(4, 5, "cpu")
-    assert "by the daemon's kernels" in steps_line(4, 5, "cuda:0")
+    assert "4 of 5 in parts on the host, to 1e-6" in steps_line(4, 5, "cuda:0")
 
 
 def test_each_device_has_a_row_and_all_have_one_column_of_copies() -> None:

@@ -63,7 +63,6 @@ class FakeClient(FakeSteps):
         self.ranks = 1
         self.limits = Limits(
             chunks_per_call=4096,
-            step_pieces_per_call=8192,
             step_manifest_bytes=1 << 19,
             chunks_per_node=1 << 20,
             max_wait_s=600,

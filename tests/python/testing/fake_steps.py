@@ -1,39 +1,20 @@
-"""The step calls of the fake client, computed into shadow chunks by torch's own arithmetic."""
+"""The step parts of the fake client, and their commits."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from memtide._capi.client import Properties
 from memtide._capi.library import DIGEST_BYTES
-from memtide._capi.optimizer_step import CopyPiece, Format, Rule, StepOptions, StepPiece
 from memtide._capi.shared_part import PartState, SharedPart
 from memtide.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
-from memtide.optim._adamw import adamw
-from memtide.optim._lion import lion
-from torch.optim import adagrad, adam, sgd
 
-_DTYPES = {
-    Format.FLOAT32: torch.float32,
-    Format.BFLOAT16: torch.bfloat16,
-    Format.FLOAT16: torch.float16,
-}
 _FIRST_ID = 1000
 _PATIENCE_S = 30
-# The functions as they are before memtide replaces them.
-_ADAM, _ADAMW, _SGD, _ADAGRAD, _LION = (
-    adam._single_tensor_adam,
-    adamw,
-    sgd._single_tensor_sgd,
-    adagrad._single_tensor_adagrad,
-    lion,
-)
 
 
 class FakeSteps:
@@ -44,7 +25,6 @@ class FakeSteps:
     _memory: mmap.mmap
 
     def __init__(self) -> None:
-        self.step_calls: list[tuple[StepOptions | None, list[StepPiece], list[CopyPiece]]] = []
         # The places that each part of this process reads, and those that it writes.
         self.parts: list[tuple[list[int], list[int]]] = []
         # Those that have not ended: the memory of the written chunks, and of those that are read.
@@ -54,53 +34,17 @@ class FakeSteps:
         self.before_commit: Callable[[], object] = lambda: None
         self.commits_with_all_ranks = 0
         self.committed_manifest = b""
-        # What is raised for a part, by its number, in the daemon or here.
+        # What is raised for a part, by its number.
         self.fail_part: dict[int, Exception] = {}
         self.before_part: Callable[[], None] = lambda: None
         self._begun: set[int] = set()
         self._step_lock = threading.Lock()
         self.use_ended = threading.Condition()
 
-    def step(
-        self,
-        options: StepOptions | None,
-        pieces: Sequence[StepPiece],
-        copies: Sequence[CopyPiece] = (),
-        *,
-        count_non_finite: bool = False,
-    ) -> int:
-        self.before_part()
-        with self._step_lock:
-            self.step_calls.append((options, list(pieces), list(copies)))
-            if error := self.fail_part.get(self.begun_parts):
-                raise error
-            reads, writes = set(), set()
-            for piece in pieces:
-                for address in (piece.gradient, piece.parameter, *piece.states):
-                    reads.add(self._place(address))
-                for address in (piece.new_parameter, *piece.new_states):
-                    writes.add(self._place(address))
-                if piece.new_rounded:
-                    writes.add(self._place(piece.new_rounded))
-            for copy in copies:
-                assert self._place(copy.source) == self._place(copy.source + copy.size_bytes - 1)
-                reads.add(self._place(copy.source))
-                writes.add(self._place(copy.target))
-            self._begin(reads, writes)
-            for piece in pieces:
-                assert options is not None
-                self._run(options, piece)
-            for copy in copies:
-                ctypes.memmove(copy.target, copy.source, copy.size_bytes)
-            gradients = (
-                self._tensor(p.gradient, p.elements, options.gradient_format) for p in pieces
-            )
-            return sum(int((~g.isfinite()).sum()) for g in gradients) if count_non_finite else 0
-
     @property
     def begun_parts(self) -> int:
-        """How many parts have begun, in the daemon and here."""
-        return len(self.step_calls) + len(self.parts)
+        """How many parts have begun."""
+        return len(self.parts)
 
     def start_part(self, reads: Sequence[int], writes: Sequence[int]) -> tuple[int, list[int]]:
         """The chunks are elsewhere than at their places, as with a daemon."""
@@ -213,108 +157,6 @@ class FakeSteps:
 
     def committed(self) -> tuple[int, bytes]:
         return self.committed_steps, self.committed_manifest
-
-    def _run(self, options: StepOptions, piece: StepPiece) -> None:
-        n = piece.elements
-        gradient = self._tensor(piece.gradient, n, options.gradient_format)
-        if options.gradient_factor != 1:
-            gradient = gradient * torch.tensor(options.gradient_factor)
-        parameter = self._tensor(piece.parameter, n, options.parameter_format).clone()
-        states: list[Any] = [
-            self._tensor(address, n, options.state_format).clone() for address in piece.states
-        ]
-        shared = {
-            "lr": options.lr,
-            "weight_decay": options.weight_decay,
-            "maximize": options.maximize,
-            "grad_scale": None,
-            "found_inf": None,
-        }
-        step = torch.tensor(float(options.step - 1))
-        is_ours = options.rule is Rule.LION or options.rounded_format or options.rounding_seed
-        if is_ours or options.state_format is not options.parameter_format:
-            self._run_ours(options, piece, gradient, parameter, states)
-        elif options.rule in (Rule.ADAM, Rule.ADAMW):
-            _ADAM(
-                [parameter],
-                [gradient],
-                *([state] for state in [*states, None][:3]),
-                state_steps=[step],
-                amsgrad=options.amsgrad,
-                has_complex=False,
-                beta1=options.beta1,
-                beta2=options.beta2,
-                eps=options.eps,
-                capturable=False,
-                differentiable=False,
-                decoupled_weight_decay=options.rule is Rule.ADAMW,
-                **shared,
-            )
-        elif options.rule is Rule.SGD:
-            buffers = [None] if options.fresh_states else states
-            _SGD(
-                [parameter],
-                [gradient],
-                buffers,
-                momentum=options.momentum,
-                dampening=options.dampening,
-                nesterov=options.nesterov,
-                has_sparse_grad=False,
-                **shared,
-            )
-            states = buffers
-        else:
-            _ADAGRAD(
-                [parameter],
-                [gradient],
-                states,
-                [step],
-                lr_decay=options.lr_decay,
-                eps=options.eps,
-                has_sparse_grad=False,
-                differentiable=False,
-                has_complex=False,
-                **shared,
-            )
-        self._tensor(piece.new_parameter, n, options.parameter_format).copy_(parameter)
-        for address, state in zip(piece.new_states, states, strict=False):
-            self._tensor(address, n, options.state_format).copy_(state)
-
-    def _run_ours(
-        self,
-        options: StepOptions,
-        piece: StepPiece,
-        gradient: torch.Tensor,
-        parameter: torch.Tensor,
-        states: list[torch.Tensor],
-    ) -> None:
-        masters = [parameter] if options.rounded_format else []
-        rounded = parameter.to(_DTYPES[options.rounded_format]) if masters else parameter
-        rule = _LION if options.rule is Rule.LION else functools.partial(_ADAMW, eps=options.eps)
-        rule(
-            [rounded],
-            [gradient],
-            masters,
-            *([state] for state in states),
-            state_steps=[torch.tensor(float(options.step - 1))],
-            first_elements=[piece.first_element],
-            lr=options.lr,
-            beta1=options.beta1,
-            beta2=options.beta2,
-            weight_decay=options.weight_decay,
-            maximize=options.maximize,
-            stochastic=options.rounding_seed != 0,
-        )
-        if masters:
-            target = self._tensor(piece.new_rounded, piece.elements, options.rounded_format)
-            target.copy_(rounded)
-
-    def _tensor(self, address: int, elements: int, form: Format) -> torch.Tensor:
-        dtype = _DTYPES[form]
-        last = address + elements * dtype.itemsize - 1
-        assert self._place(address) == self._place(last), "a span crosses chunks"
-        buffer = (ctypes.c_char * (elements * dtype.itemsize)).from_address(address)
-        return torch.frombuffer(buffer, dtype=dtype)
 
     def _place(self, address: int) -> int:
         return (address - self.properties.base) // self.properties.chunk_bytes

@@ -40,10 +40,8 @@ OPTIMIZERS: dict[str, Optimizers] = {
     # A power of two, because torch rounds results with a tensor of this type to the type.
     "tensor lr": lambda m: torch.optim.SGD(m.parameters(), lr=torch.tensor(2**-6), foreach=False),
 }
-
-
-# Those that the daemon cannot step.
-BY_TORCH_ONLY: dict[str, Optimizers] = {
+# The other optimizers of torch.
+MORE_OPTIMIZERS: dict[str, Optimizers] = {
     "rmsprop": lambda m: torch.optim.RMSprop(
         decay_groups(m), lr=0.01, momentum=0.9, centered=True, foreach=True
     ),
@@ -88,9 +86,9 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch
 
 
 def trained_by(name: str) -> list[torch.Tensor]:
-    """Parameters and states after four steps by one of OPTIMIZERS or BY_TORCH_ONLY."""
+    """Parameters and states after four steps by one of OPTIMIZERS or MORE_OPTIMIZERS."""
     model = network()
-    optimizer = {**OPTIMIZERS, **BY_TORCH_ONLY}[name](model)
+    optimizer = {**OPTIMIZERS, **MORE_OPTIMIZERS}[name](model)
     train(model, optimizer)
     return everything(model, optimizer)
 

@@ -90,7 +90,7 @@ Event MakeResize(const State& state, SessionId session, Random* random) {
 }
 
 // New content of some chunks, made from others: the rule is the simulation's own (StepResult), so
-// that the work only says which chunk is which.
+// that the work only says which chunk is which, and has as many bytes a copy as the step's number.
 std::optional<Event> MakeStep(const State& state, SessionId session, uint64_t number,
                               Random* random) {
   const JobState* job = state.JobOf(session);
@@ -101,11 +101,9 @@ std::optional<Event> MakeStep(const State& state, SessionId session, uint64_t nu
   if (step.chunks.size() < 2) return std::nullopt;
   const auto count = static_cast<uint32_t>(step.chunks.size());
   step.reads = random->Between((count + 1) / 2, count - 1);
-  optimizer::Work work;
-  work.rule = optimizer::AdamOptions();
-  work.step = number;
-  for (uint32_t to = step.reads; to < count; ++to) work.copies.push_back({{0, 0}, {to, 0}, 64});
-  step.work = std::make_shared<const optimizer::Work>(std::move(work));
+  CopyWork work;
+  for (uint32_t to = step.reads; to < count; ++to) work.copies.push_back({{0, 0}, {to, 0}, number});
+  step.work = std::make_shared<const CopyWork>(std::move(work));
   if (random->Percent(40)) step.deadline = std::chrono::milliseconds(random->Between(1, 300));
   return step;
 }

@@ -224,6 +224,8 @@ class FakeNode {
 
 // How many of a step's places are read; the others are written.
 size_t ReadsOf(const StartStep& step);
+// The number of a step that the simulation makes: the bytes of each of its copies.
+uint64_t NumberOf(const CopyWork& work);
 // What a step writes as its output number `output`.
 Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output);
 

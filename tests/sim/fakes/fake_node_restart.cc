@@ -16,11 +16,13 @@ size_t ReadsOf(const StartStep& step) {
     }
     return reads;
   }
-  for (const optimizer::Copy& copy : step.work->copies) {
+  for (const CopyWork::Copy& copy : step.work->copies) {
     reads = std::min<size_t>(reads, copy.to.chunk);
   }
   return reads;
 }
+
+uint64_t NumberOf(const CopyWork& work) { return work.copies.front().bytes; }
 
 Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -58,9 +60,10 @@ Event FakeNode::FinishStep(const Work& work, absl::Status status, InjectedFault 
   if (step.contents != nullptr) return FinishContents(work, std::move(status), same);
   for (size_t at = reads; status.ok() && at < step.chunks.size(); ++at) {
     if (injected == InjectedFault::kLoseStep) continue;
-    Write(step.chunks[at], same ? StepResult(work.read, step.work->step, at - reads) : NewPoison());
+    Write(step.chunks[at],
+          same ? StepResult(work.read, NumberOf(*step.work), at - reads) : NewPoison());
   }
-  for (const optimizer::Copy& copy : step.work->copies) {
+  for (const CopyWork::Copy& copy : step.work->copies) {
     // Steps of the simulation copy less: such a copy only says which chunk is written.
     if (!status.ok() || !same || copy.bytes != step.size.count()) continue;
     Write(step.chunks[copy.to.chunk], work.read[copy.from.chunk]);

@@ -203,7 +203,7 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
     if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
     if (const auto* step = std::get_if<StepCall>(&call.event)) {
-      expected = step->work == nullptr ? 9 : 8;
+      expected = step->work == nullptr ? 8 : 0;
     }
   }
   if (reply.value.index() != expected) {

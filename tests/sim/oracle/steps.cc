@@ -20,7 +20,7 @@ void Model::ObserveStep(const StartStep& effect) {
   const StepCall& call = std::get<StepCall>(found->second.event);
   std::optional<RunningStep> step = BeginStep(what, call, effect.chunks);
   if (!step) return;
-  step->number = call.work->step;
+  step->number = NumberOf(*call.work);
   found->second.runs = true;
   state_.steps.emplace(effect.step, *std::move(step));
 }

@@ -60,8 +60,8 @@ class DispatchSwitch:
         elastic: DeviceOomHandler,
         steps_elsewhere: Callable[[], bool],
     ) -> None:
-        """`steps_elsewhere`: whether the daemon computes optimizer steps, for which it needs chunks
-        that are not leased. REQUIRES: `mode` is active in this thread."""
+        """`steps_elsewhere`: whether optimizer steps are made in parts, which need chunks that are
+        not leased. REQUIRES: `mode` is active in this thread."""
         self.lean = False  # Whether there is a lean phase.
         self._memory = memory
         self._ledger = memory.ledger

@@ -154,7 +154,7 @@ PATCHES: tuple[Patch, ...] = (
         Patch(
             owner=form.module,
             name=form.name,
-            why="the daemon computes what it is called for",
+            why="what it is called for is computed in parts",
             make=partial(_offloading, form),
             absent=f"optimizers that call {form.name} step in the script's process",
         )
