@@ -6,6 +6,7 @@
 #include "client/lease/lease_client.h"
 
 namespace memtide::client {
+
 absl::StatusOr<StartedPart> LeaseClient::StartPart(OwnPart* part) {
   MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks, ReleaseIdle(part->places));
   {
