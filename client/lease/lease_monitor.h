@@ -104,7 +104,7 @@ class LeaseMonitor {
 
   // --- Chunks ---
 
-  // RESOURCE_EXHAUSTED: so many chunks have no places.
+  // RESOURCE_EXHAUSTED: there are no places for that number of chunks.
   absl::Status CheckRoom(uint32_t count) const;
   // INVALID_ARGUMENT: a chunk has a place already, or is named twice.
   absl::Status CheckUnbound(const std::vector<ChunkId>& chunks) const;
