@@ -169,6 +169,8 @@ class OffloadedSteps:
         try:
             if updates:
                 self._run_or_redo(updates)
+            elif self.calls.count_non_finite and (count := self._present.undo.non_finite):
+                raise NotFinite(count)
         except (ResourceExhausted, Written) as error:
             self._step_here(updates, error)
         except NotFinite as error:
@@ -246,14 +248,16 @@ class OffloadedSteps:
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
-        options = torch_options_of(form, original, arguments)
+        options = torch_options_of(
+            form, original, arguments, has_plain_bits=self.calls.has_plain_bits
+        )
         if options is None:
             self._note_here(self._present.optimizer)
-            original(**arguments)
+            self._step_rest(form, original, arguments)
             return
         if self._is_deferred(arguments["params"]):
             self.finish()
-        numbers = next_single_numbers(form, original, arguments)
+        numbers = next_single_numbers(form, options, arguments)
         can_make = functools.partial(self._can_make, form)
         split_update = split(form, arguments, options, self._memory, numbers, can_make)
         count = len(arguments["params"])
@@ -268,17 +272,23 @@ class OffloadedSteps:
             changed = (t for name in ("params", *form.states) for t in part[name])
             if any(t is not None and self._addresses.manages(local_part(t)) for t in changed):
                 self._note_here(self._present.optimizer)
-            if self.calls.count_non_finite:
-                self._present.undo.remember(form, part)
-                self._present.undo.count(form, part)
-            else:
-                # Copies only what is in ordinary memory: of managed tensors there may be more than
-                # fits twice.
-                beside = lambda t: not self._addresses.manages(local_part(t))  # noqa: E731
-                self._present.undo.remember(form, part, beside)
-            with self.around_rest(part):
-                original(**part)
+            self._step_rest(form, original, part)
             put_back(arguments, part, count, split_update.rest)
+
+    def _step_rest(
+        self, form: FunctionalSignature, original: Callable[..., None], part: Arguments
+    ) -> None:
+        """Steps what has no parts, in a way that can be undone."""
+        if self.calls.count_non_finite:
+            self._present.undo.remember(form, part)
+            self._present.undo.count(form, part)
+        else:
+            # Copies only what is in ordinary memory: of managed tensors there may be more than fits
+            # twice.
+            beside = lambda t: not self._addresses.manages(local_part(t))  # noqa: E731
+            self._present.undo.remember(form, part, beside)
+        with self.around_rest(part):
+            original(**part)
 
     def _can_make(self, form: FunctionalSignature, options: TorchOptions, tensors: int) -> bool:
         """Whether parts of such a step have the right bits. If not, says so, once a function."""

@@ -11,7 +11,10 @@ from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignat
 
 
 class NotFinite(Exception):
-    """Gradients of a step are infinite or NaN; the message has the number of elements."""
+    """Elements of a step's gradients are infinite or NaN: `elements` of them."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(f"{elements} elements of its gradients are infinite or NaN")
 
 
 class Undo:
@@ -30,7 +33,8 @@ class Undo:
     ) -> None:
         """Copies the tensors that one call of a torch function is about to change, of those for
         which `wanted` is true."""
-        names = ["params", *form.states, *([form.steps] if form.steps is not None else [])]
+        steps = [form.steps] if form.steps is not None else []
+        names = ["params", *form.states, *form.single_numbers, *steps]
         with torch.no_grad():
             for values in (part[name] for name in names):
                 for parameter, value in zip(part["params"], values, strict=False):

@@ -146,7 +146,7 @@ class StepInParts:
         if self.calls.count_non_finite and (
             non_finite := non_finite + self._present.undo.non_finite
         ):
-            raise NotFinite(f"{non_finite} elements of its gradients are infinite or NaN")
+            raise NotFinite(non_finite)
 
     def commit(
         self,

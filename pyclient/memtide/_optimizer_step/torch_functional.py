@@ -20,6 +20,7 @@ from memtide._optimizer_step.torch_options import (
     TensorNumber,
     TorchCall,
     TorchOptions,
+    argument_of,
     number_of,
 )
 from memtide.optim._adamw import AdamW
@@ -123,20 +124,24 @@ def steps_as_torch(optimizer: Optimizer) -> bool:
 
 
 def torch_options_of(
-    form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+    form: FunctionalSignature,
+    original: Callable[..., None],
+    arguments: Arguments,
+    *,
+    has_plain_bits: bool = True,
 ) -> TorchOptions | None:
     """The options of one call that torch's own function `original` is to compute in parts; None: it
-    cannot, or not to the same bits."""
+    cannot, or not to the bits of a plain step, if parts have these."""
     numbers = []
     for name in form.scalars:
-        number = number_of(arguments[name])
+        number = number_of(arguments[name], has_plain_bits=has_plain_bits)
         if number is None:
             return None
         numbers.append((name, number))
     if _needs_gradients_of_step(arguments):
         return None
     modes = float_modes.present()
-    if modes != float_modes.DEFAULT and torch.get_num_threads() > 1:
+    if has_plain_bits and modes != float_modes.DEFAULT and torch.get_num_threads() > 1:
         return None  # Torch's other threads have the modes of the moment when they began.
     lists = {"params", form.gradients, form.steps, "first_elements"}
     known = {*lists, *form.states, *form.single_numbers, *form.scalars}
@@ -159,9 +164,9 @@ def torch_options_of(
 
 
 def next_single_numbers(
-    form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
+    form: FunctionalSignature, options: TorchOptions, arguments: Arguments
 ) -> list[tuple[TensorNumber, ...]]:
-    """For each parameter of a call, its single numbers after the step."""
+    """For each parameter of a call, its single numbers after the step by `options`."""
     count = len(arguments["params"])
     if not form.single_numbers:
         return [()] * count
@@ -172,7 +177,8 @@ def next_single_numbers(
     }
     numbers = [*form.single_numbers, *([form.steps] if form.steps is not None else [])]
     copies = {name: [tensor.to("cpu", copy=True) for tensor in arguments[name]] for name in numbers}
-    original(**{**arguments, **one_element, **copies})
+    scalars = {name: argument_of(number) for name, number in options.numbers}
+    options.call.function(**{**arguments, **one_element, **copies, **scalars})
     return [single_numbers_of(form, copies, index) for index in range(count)]
 
 

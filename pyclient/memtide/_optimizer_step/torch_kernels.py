@@ -85,7 +85,8 @@ class TorchKernels:
         process, some chunks at a time, and its results from there."""
         steps = [(part, *_copies_of(part)) for part in batch.parts]
         unchanged = [
-            (start, torch.empty(end - start, dtype=torch.uint8)) for start, end in batch.copies
+            (start, torch.empty(end - start, dtype=torch.uint8, device="cpu"))
+            for start, end in batch.copies
         ]
         reads, writes = list(unchanged), list(unchanged)
         for part, gradient, old, new in steps:
@@ -100,9 +101,11 @@ class TorchKernels:
             if count_non_finite:
                 non_finite += part.elements - int(torch.isfinite(gradient).sum())
             step_in_tiles(part, gradient, old, new, self._scratch)
-        for number, (spans, places) in enumerate(self._groups(writes, room)):
+        groups = list(self._groups(writes, room))
+        for number, (spans, places) in enumerate(groups, 1):
             with self._lent([], [shadows[place] for place in places], shadows) as memory:
-                memory.non_finite = 0 if number else non_finite
+                # Said once, with the group after which no other can find too little room.
+                memory.non_finite = non_finite if number == len(groups) else 0
                 for start, result in spans:
                     _view(memory.shadow(start), result.numel(), result.dtype).copy_(result)
         return non_finite
@@ -218,7 +221,9 @@ def _types_of_part(part: Part) -> list[torch.dtype]:
 def _copies_of(part: Part) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
     """Memory for copies of a part: of its gradient, of what it reads and of what it writes, which
     are the same tensors as far as both have them."""
-    gradient, *new = [torch.empty(part.elements, dtype=kind) for kind in _types_of_part(part)]
+    gradient, *new = [
+        torch.empty(part.elements, dtype=kind, device="cpu") for kind in _types_of_part(part)
+    ]
     return gradient, new[: len(_old_starts(part))], new
 
 

@@ -31,13 +31,16 @@ class TensorNumber:
 Number = float | TensorNumber
 
 
-def number_of(value: Any) -> Number | None:
-    """A number of a call; None: it is in a tensor that cannot be repeated."""
+def number_of(value: Any, *, has_plain_bits: bool = True) -> Number | None:
+    """A number of a call; None: it is in a tensor that cannot be repeated, or not to the bits of a
+    plain step, if parts have these."""
     if not isinstance(value, torch.Tensor):
         number: float = value
         return number
-    if value.dim() or value.requires_grad or value.is_meta or not value.is_floating_point():
+    if value.numel() != 1 or value.requires_grad or value.is_meta:
         return None
+    if value.dim() or not value.is_floating_point():
+        return None if has_plain_bits else float(value.item())
     return TensorNumber(value.item(), value.dtype)
 
 

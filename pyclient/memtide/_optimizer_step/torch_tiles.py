@@ -38,7 +38,7 @@ class Scratch(threading.local):
     def tensors_of(self, types: tuple[torch.dtype, ...]) -> list[torch.Tensor]:
         """A tensor of a tile's most elements for each type, the same at each call."""
         if types not in self._tensors:
-            self._tensors[types] = [torch.empty(_TILE, dtype=kind) for kind in types]
+            self._tensors[types] = [torch.empty(_TILE, dtype=kind, device="cpu") for kind in types]
         return self._tensors[types]
 
 
@@ -141,7 +141,7 @@ def step_once(
         lists[name] = [number.tensor()]
     if call.steps is not None:
         # Fused functions want this type, whatever the script's default is.
-        lists[call.steps] = [torch.tensor(options.step - 1, dtype=torch.float32)]
+        lists[call.steps] = [torch.tensor(options.step - 1, dtype=torch.float32, device="cpu")]
     if call.has_first_elements:
         lists["first_elements"] = [first_element]
     numbers = {name: argument_of(number) for name, number in options.numbers}

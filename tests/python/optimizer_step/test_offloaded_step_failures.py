@@ -14,6 +14,7 @@ from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
 from memtide.errors import InvalidArgument, NoRoom, ResourceExhausted, Unavailable
 from offloaded_loops import (
+    MORE_OPTIMIZERS,
     OPTIMIZERS,
     assert_same,
     decay_groups,
@@ -75,12 +76,12 @@ def test_options_that_are_not_finite_are_stepped_as_by_torch(value: float) -> No
 
 
 @pytest.mark.parametrize("where", [0, 1])  # A weight, which is in a chunk; a bias, which is not.
-@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad"])
+@pytest.mark.parametrize("name", ["adamw groups", "sgd nesterov", "adagrad", "nadam", "asgd"])
 def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     name: str, where: int, runtime: Runtime
 ) -> None:
     model = network()
-    optimizer = OPTIMIZERS[name](model)
+    optimizer = {**OPTIMIZERS, **MORE_OPTIMIZERS}[name](model)
     offloaded = runtime.offloaded
     offloaded.skip_non_finite(skip=True)
     train(model, optimizer, steps=2)
@@ -98,6 +99,27 @@ def test_steps_from_gradients_that_are_not_finite_are_skipped_whole(
     spoilt.grad.view(-1)[3] = math.nan
     optimizer.step()
     assert spoilt.isnan().any()
+
+
+@pytest.mark.parametrize("spoilt", ["weights", "biases"])
+@pytest.mark.parametrize("without_parts", ["some", "all"])
+def test_what_is_not_in_parts_is_skipped_with_the_step(
+    without_parts: str, spoilt: str, runtime: Runtime
+) -> None:
+    model = network()
+    groups = decay_groups(model)
+    for group in groups if without_parts == "all" else groups[1:]:
+        group["differentiable"] = True
+    optimizer = torch.optim.Adam(groups, lr=0.01)
+    runtime.offloaded.skip_non_finite(skip=True)
+    train(model, optimizer, steps=2)
+    before = everything(model, optimizer)
+    optimizer.zero_grad()
+    model(torch.randn(5, 24)).pow(2).sum().backward()
+    groups[spoilt == "biases"]["params"][0].grad.view(-1)[3] = math.inf
+    optimizer.step()
+    assert_same(everything(model, optimizer), before)
+    assert runtime.offloaded.skipped == 1
 
 
 @pytest.mark.parametrize("call", [1, 3])

@@ -217,6 +217,27 @@ def test_a_rate_in_a_tensor_of_a_gpu_is_one_of_the_cpu_in_parts() -> None:
     assert TensorNumber(0.5, torch.float32).tensor().is_cpu
 
 
+@pytest.mark.parametrize("rate", [torch.tensor([0.5]), torch.tensor(2)])
+def test_numbers_that_would_have_other_bits_are_used_where_all_have(rate: torch.Tensor) -> None:
+    arguments = arguments_of(_ADAM, [torch.ones(1)] * 4, _ADAM_FLAGS) | {"lr": rate}
+    assert torch_options_of(_ADAM, adam.adam, arguments) is None
+    options = torch_options_of(_ADAM, adam.adam, arguments, has_plain_bits=False)
+    assert options is not None and dict(options.numbers)["lr"] == rate.item()
+
+
+def test_modes_of_threads_keep_no_step_out_of_parts_where_bits_are_others_anyway() -> None:
+    arguments = arguments_of(_ADAM, [torch.ones(1)] * 4, _ADAM_FLAGS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(True)
+    try:
+        assert torch_options_of(_ADAM, adam.adam, arguments) is None
+        assert torch_options_of(_ADAM, adam.adam, arguments, has_plain_bits=False) is not None
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("left", [0, 5, 70_000])
 @pytest.mark.parametrize(("first", "elements"), [(0, 1), (63, 2), (17, 100_000), (64, 32704)])
