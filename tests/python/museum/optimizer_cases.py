@@ -47,9 +47,9 @@ def options_as_at_first(patch: pytest.MonkeyPatch) -> None:
     options_of = offloaded_step.torch_options_of
     first: list[TorchOptions | None] = []
 
-    def of_the_first_call(*call: Any) -> TorchOptions | None:
+    def of_the_first_call(*call: Any, has_plain_bits: bool) -> TorchOptions | None:
         if not first:
-            first.append(options_of(*call))
+            first.append(options_of(*call, has_plain_bits=has_plain_bits))
         return first[0]
 
     patch.setattr(offloaded_step, "torch_options_of", of_the_first_call)
