@@ -96,7 +96,7 @@ void Audit::CheckChunk(ChunkIndex index) const {
       << "users share a content";
   for (const Tier tier : kAllTiers) {
     const TierQueues& queues = chunk.job->tier(tier);
-    // UpdateVictim() runs wherever one of the conditions of may_leave() changes.
+    // Victims::Update() runs wherever one of the conditions of may_leave() changes.
     MEMTIDE_CHECK(queues.victims.Contains(chunk.member) == chunk.may_leave(tier));
     MEMTIDE_CHECK(queues.pinned_queue.Contains(chunk.member) == chunk.is_pinned_in_room(tier));
   }

@@ -40,8 +40,8 @@ void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
 template <typename OneEvent>
 void EngineParts::HandOnToParts(const OneEvent& event) {
-  HandOn(event, memory_, residency_, calls_, sharing_, requests_, records_, commits_, jobs_,
-         inspection_);
+  HandOn(event, memory_, residency_, prefetcher_, scrubber_, calls_, sharing_, requests_, records_,
+         commits_, jobs_, inspection_);
 }
 
 void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
@@ -73,7 +73,7 @@ void EngineParts::Settle() {
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         MakeRoom(*check);
       } else if (!sharing_.RetryOffers() && !sharing_.StartOwnOffers() &&
-                 !residency_.PrefetchOrWriteBack()) {
+                 !prefetcher_.PrefetchOrWriteBack()) {
         break;
       }
     }

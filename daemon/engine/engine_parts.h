@@ -17,7 +17,10 @@
 #include "daemon/engine/memory/memory.h"
 #include "daemon/engine/records/records.h"
 #include "daemon/engine/requests/requests.h"
+#include "daemon/engine/residency/prefetcher.h"
 #include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/scrubber.h"
+#include "daemon/engine/residency/victims.h"
 #include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
@@ -42,13 +45,16 @@ class EngineParts {
 
   Core core_;
   Memory memory_{core_};
-  Residency residency_{core_, memory_};
-  Calls calls_{core_, memory_, residency_};
-  Sharing sharing_{core_, memory_, residency_, calls_};
-  Requests requests_{core_, residency_, calls_, sharing_};
-  Records records_{core_, memory_, residency_};
+  Victims victims_{core_};
+  Residency residency_{core_, memory_, victims_};
+  Prefetcher prefetcher_{core_, victims_, residency_};
+  Scrubber scrubber_{core_, victims_, residency_};
+  Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
+  Sharing sharing_{core_, memory_, victims_, residency_, calls_};
+  Requests requests_{core_, victims_, residency_, prefetcher_, calls_, sharing_};
+  Records records_{core_, memory_, victims_, residency_};
   Commits commits_{core_, residency_, sharing_, records_};
-  Jobs jobs_{core_, memory_, residency_, calls_, sharing_, records_, commits_};
+  Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, sharing_, records_, commits_};
   Inspection inspection_{core_, sharing_};
   Audit audit_{core_, calls_, sharing_, jobs_};
 };

@@ -152,7 +152,7 @@ void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   } else if (chunk.evict_from.has_value()) {
     core_.ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
-  for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+  victims_.Update(index);
 }
 
 // A prefetch or a scrub that is on its way precedes others from now on.

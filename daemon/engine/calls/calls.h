@@ -11,14 +11,20 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/errors.h"
 #include "daemon/engine/memory/memory.h"
+#include "daemon/engine/residency/prefetcher.h"
 #include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
 class Calls {
  public:
-  Calls(Core& core, Memory& memory, Residency& residency)
-      : core_(core), memory_(memory), residency_(residency) {}
+  Calls(Core& core, Memory& memory, Victims& victims, Residency& residency, Prefetcher& prefetcher)
+      : core_(core),
+        memory_(memory),
+        victims_(victims),
+        residency_(residency),
+        prefetcher_(prefetcher) {}
 
   void On(const AllocateCall& event);
   // Serves waiting allocations as far as the home tier has memory.
@@ -90,7 +96,9 @@ class Calls {
 
   Core& core_;
   Memory& memory_;
+  Victims& victims_;
   Residency& residency_;
+  Prefetcher& prefetcher_;
 
   uint64_t next_step_ = 1;
 };

@@ -27,7 +27,7 @@ void Calls::FreeChunk(ChunkIndex index) {
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
   job.forecast.Free(chunk.member, job.ClockAt(core_.now));
-  for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+  victims_.Update(index);
   if (residency_.ForgetChunk(index)) AllocateWaiting(job);
 }
 

@@ -16,7 +16,7 @@ void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
   core_.MarkDirty(index);
   if (!chunk.pinned()) {
     chunk.revoke_sent = false;
-    for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+    victims_.Update(index);
     core_.ScheduleChunk(index);
     if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{index});
   }
@@ -98,7 +98,7 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
     lease.access = pin.access;
     granted.leases.push_back(lease);
   }
-  residency_.AddEvictionHints(session, &granted);
+  prefetcher_.AddEvictionHints(session, &granted);
   // A fetch that the event of its call grants has not waited.
   if (core_.now > waiter.started) {
     granted.waited = true;

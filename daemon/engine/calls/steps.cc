@@ -103,7 +103,7 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status, uint64_t non_f
     // The part may be repeated with the same result, because it reads other chunks than it writes.
     if (!status.ok() && i >= step.first_written) residency_.Discard(index);
     if (chunk.is_shadow)
-      residency_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
+      victims_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
   if (status.ok()) {
     // A copy or a hash that the daemon makes of its own accord is no part of an optimizer's step.

@@ -16,17 +16,19 @@
 #include "daemon/engine/records/records.h"
 #include "daemon/engine/requests/requests.h"
 #include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/scrubber.h"
 #include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
 class Jobs {
  public:
-  Jobs(Core& core, Memory& memory, Residency& residency, Calls& calls, Sharing& sharing,
-       Records& records, Commits& commits)
+  Jobs(Core& core, Memory& memory, Residency& residency, Scrubber& scrubber, Calls& calls,
+       Sharing& sharing, Records& records, Commits& commits)
       : core_(core),
         memory_(memory),
         residency_(residency),
+        scrubber_(scrubber),
         calls_(calls),
         sharing_(sharing),
         records_(records),
@@ -78,6 +80,7 @@ class Jobs {
   Core& core_;
   Memory& memory_;
   Residency& residency_;
+  Scrubber& scrubber_;
   Calls& calls_;
   Sharing& sharing_;
   Records& records_;

@@ -155,7 +155,7 @@ void Jobs::On(const Tick&) {
   memory_.ShrinkOverQuota();
   // Waiting Opens are tried once more, and refused when their deadline has passed.
   OpenWaiting();
-  residency_.Scrub();
+  scrubber_.ScrubNext();
 }
 
 void Jobs::ExpireCalls() {

@@ -222,7 +222,7 @@ absl::Status Records::RestoreJob(const JobRecord& record,
       const int i = static_cast<int>(tier);
       if (CopyAt(*chunk, tier)) core_.chunks[index].slot(tier) = std::move(slots[i][next[i]++]);
     }
-    residency_.Rank(index);
+    victims_.Rank(index);
     core_.ScheduleChunk(index);
   }
   for (const RankRecord& rank : record.ranks) {

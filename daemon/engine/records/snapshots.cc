@@ -185,7 +185,7 @@ void Records::DistrustStores(Job& job) {
     chunk.copies.valid.Remove(Tier::kSsd);
     chunk.copies.sums.clear();
     core_.MarkDirty(index);
-    residency_.Rank(index);
+    victims_.Rank(index);
     core_.ScheduleChunk(index);
   }
 }

@@ -58,7 +58,7 @@ void Requests::On(const EvictCall& event) {
     residency_.StopPrefetch(chunk);
     residency_.CancelEviction(chunk);
     core_.ScheduleChunk(index);
-    for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+    victims_.Update(index);
   }
   core_.evicts.emplace(event.call, std::move(evict));
 }

@@ -79,7 +79,7 @@ void Requests::On(const FetchCall& event) {
   if (!status.ok()) return core_.Refuse(event.call, status);
   // The predictor learns before victims are chosen for this fetch, so that they follow the newest
   // uses.
-  residency_.Learn(*session, event.moments);
+  prefetcher_.Learn(*session, event.moments);
   Begin(*session, event);
 }
 

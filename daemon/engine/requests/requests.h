@@ -8,15 +8,23 @@
 
 #include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
+#include "daemon/engine/residency/prefetcher.h"
 #include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/victims.h"
 #include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
 class Requests {
  public:
-  Requests(Core& core, Residency& residency, Calls& calls, Sharing& sharing)
-      : core_(core), residency_(residency), calls_(calls), sharing_(sharing) {}
+  Requests(Core& core, Victims& victims, Residency& residency, Prefetcher& prefetcher, Calls& calls,
+           Sharing& sharing)
+      : core_(core),
+        victims_(victims),
+        residency_(residency),
+        prefetcher_(prefetcher),
+        calls_(calls),
+        sharing_(sharing) {}
 
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
@@ -46,7 +54,9 @@ class Requests {
   absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
 
   Core& core_;
+  Victims& victims_;
   Residency& residency_;
+  Prefetcher& prefetcher_;
   Calls& calls_;
   Sharing& sharing_;
 };

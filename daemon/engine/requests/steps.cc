@@ -60,7 +60,7 @@ void Requests::LearnStep(const Session& session, const StepCall& event) {
   for (size_t i = 0; i < event.chunks.size(); ++i) {
     uses.uses.push_back({event.chunks[i], i < event.reads ? Access::kRead : Access::kWrite});
   }
-  residency_.Learn(session, {std::move(uses)}, Residency::UsedBy::kPart);
+  prefetcher_.Learn(session, {std::move(uses)}, Prefetcher::UsedBy::kPart);
 }
 
 void Requests::On(const StepCall& event) {
@@ -68,7 +68,7 @@ void Requests::On(const StepCall& event) {
   if (session == nullptr) return;
   const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
-  residency_.Learn(*session, event.moments);
+  prefetcher_.Learn(*session, event.moments);
   Begin(*session, event, Uses::kNew);
 }
 

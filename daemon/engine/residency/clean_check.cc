@@ -30,7 +30,7 @@ bool Residency::IsChosenForCheck(ChunkIndex index, Tier tier) {
 void Residency::StartCheck(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   StartTransfer start;
-  start.transfer = TransferId(next_transfer_++);
+  start.transfer = NewTransfer();
   start.kind = StartTransfer::Kind::kCompareDeviceWithHost;
   start.size = chunk.job->chunk_size;
   start.from = PlaceOf(chunk, Tier::kDevice);
@@ -40,7 +40,7 @@ void Residency::StartCheck(ChunkIndex index) {
       Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()});
   chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
   core_.transfers.emplace(start.transfer, index);
-  for (const Tier each : kMemoryTiers) UpdateVictim(index, each);
+  victims_.Update(index);
   core_.Emit(start);
 }
 

@@ -17,8 +17,8 @@ void Residency::LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid
   chunk.of_common.End();
   chunk.of_readers.End();
   core_.MarkDirty(index);
-  Rank(index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  victims_.Rank(index);
+  victims_.Update(index);
   LeaveContent(content);
 }
 

@@ -21,8 +21,8 @@ void Residency::Discard(ChunkIndex index) {
                         (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
     if (!chunk.KeepsSlot(tier) && chunk.slot(tier) && !in_use) DropCopy(index, tier);
   }
-  Rank(index);
-  if (chunk.is_shadow) Rank(chunk.counterpart);
+  victims_.Rank(index);
+  if (chunk.is_shadow) victims_.Rank(chunk.counterpart);
   core_.ScheduleChunk(index);
 }
 

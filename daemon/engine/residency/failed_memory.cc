@@ -19,7 +19,7 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   const bool had_content = !chunk.copies.valid.empty();
   chunk.copies.valid.Remove(Tier::kDevice);
   memory_.RetireSlot(job, std::exchange(chunk.slot(Tier::kDevice), Slot()));
-  Rank(index);
+  victims_.Rank(index);
   if (!had_content || !chunk.copies.valid.empty()) return false;
   chunk.copies.torn = chunk.copies.memory_failed = true;
   core_.work.Send(PromotionFailed{index, why, /*is_lost=*/true});
@@ -42,7 +42,7 @@ void Residency::LoseDeviceCopies(Job& job) {
       chunk.copies.torn = chunk.copies.memory_failed = true;
     }
     core_.MarkDirty(index);
-    Rank(index);
+    victims_.Rank(index);
     // The slot goes when no transfer uses it.
     core_.ScheduleChunk(index);
   }

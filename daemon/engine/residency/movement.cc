@@ -14,7 +14,7 @@ Residency::Step Residency::BeginAdvance(ChunkIndex index) {
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
   if (!chunk.live() || chunk.copies.flight) return Step::kNone;
   if (chunk.job->is_replacing()) {  // memory_.RegionCopied() lists it again.
-    for (const Tier t : kMemoryTiers) UpdateVictim(index, t);
+    victims_.Update(index);
     return Step::kNone;
   }
   queued_for_.Clear();
@@ -58,7 +58,7 @@ void Residency::EndAdvance(ChunkIndex index) {
   }
   if (!queued_for_.has(Tier::kSsd)) StopWaitingForWrite(index);
   FreeUnusedSlots(index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  victims_.Update(index);
 }
 
 // Only a chunk that is on its way to a tier has a slot without a copy there.
@@ -204,7 +204,7 @@ void Residency::DropCopy(ChunkIndex index, Tier tier) {
   chunk.copies.valid.Remove(tier);
   chunk.slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
-  Rank(index);
+  victims_.Rank(index);
   JobForecast& forecast = chunk.job->forecast;
   if (forecast.predictor().has_prediction()) {
     forecast.PrefetchAgainFrom(tier, NextUseOfContent(core_.chunks, chunk));
@@ -233,9 +233,14 @@ void Residency::MakeRoom(Job& job, Tier tier) {
     if (!victim.has_value()) return memory_.DeflateForWaiting(job, tier);
     const ChunkIndex index = job.members[victim->member];
     queues.evicting.Set(core_.chunks[index].evict_from, tier);
-    UpdateVictim(index, tier);
+    victims_.Update(index, tier);
     core_.ScheduleChunk(index);
   }
+}
+
+void Residency::SchedulePrefetch(Job& job) {
+  if (!core_.options.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
+  core_.work.AddPrefetch(job.listed_work);
 }
 
 }  // namespace memtide

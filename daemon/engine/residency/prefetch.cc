@@ -1,11 +1,11 @@
-// Prefetch and early write-back: while links are idle, chunks with the next predicted uses move up,
+// Prefetcher, movement: while links are idle, chunks with the next predicted uses move up,
 // and the next victims are written back.
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "daemon/engine/residency/copies.h"
-#include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/prefetcher.h"
 
 namespace memtide {
 
@@ -33,7 +33,7 @@ bool HasIdleLink(const LinkClocks& links, Tier tier) {
 
 // Runs after all else has settled: one chunk at a time, because each changes which chunks the next
 // may displace.
-bool Residency::PrefetchOrWriteBack() {
+bool Prefetcher::PrefetchOrWriteBack() {
   while (Job* const job = core_.work.prefetching()) {
     if (job->state() == JobState::kRunning) {
       for (const Tier tier : kMemoryTiers) {
@@ -45,7 +45,7 @@ bool Residency::PrefetchOrWriteBack() {
   return false;
 }
 
-bool Residency::Prefetch(Job& job, Tier tier) {
+bool Prefetcher::Prefetch(Job& job, Tier tier) {
   const Share& share = job.share(tier);
   const TierQueues& queues = job.tier(tier);
   // Chunks that wait for slots are demanded now, and precede all predictions.
@@ -68,7 +68,8 @@ bool Residency::Prefetch(Job& job, Tier tier) {
 }
 
 // Starts the prefetch for the use of the member at `time`.
-JobForecast::Prefetch Residency::TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time) {
+JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member,
+                                              VirtualTime time) {
   using Prefetch = JobForecast::Prefetch;
   const ChunkIndex index = IndexWanted(job, member, time);
   if (index == kNoChunk) return Prefetch::kSkipped;
@@ -89,40 +90,24 @@ JobForecast::Prefetch Residency::TryPrefetch(Job& job, Tier tier, Member member,
       !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;
   }
-  StopPrefetch(chunk);
+  residency_.StopPrefetch(chunk);
   job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
-  CancelEviction(chunk);
+  residency_.CancelEviction(chunk);
   core_.ScheduleChunk(index);
   return Prefetch::kStarted;
 }
 
-// The victim that may leave for a chunk with a use at `time`. Copies with a sooner use stay.
-absl::optional<Candidate> Residency::VictimAfter(const Job& job, Tier tier,
-                                                 VirtualTime time) const {
-  const absl::optional<Candidate> victim =
-      job.tier(tier).victims.Next(job.forecast.predictor().now());
-  if (!victim.has_value()) return absl::nullopt;
-  const bool later = victim->cost == EvictionCost::kDuplicate || victim->next_use > time;
-  // A copy that the residency plan retains makes room only for a demand transfer. While most of the
-  // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
-  // may leave, too.
-  const bool planned = job.forecast.has_plan() &&
-                       2 * job.tier(tier).pinned_chunks() < job.share(tier).slots().size();
-  const bool stays = victim->cost == EvictionCost::kOnly || victim->cost == EvictionCost::kClean;
-  return later && !(stays && planned) ? victim : absl::nullopt;
-}
-
 // Whether a chunk with a use at `time` can have a slot without displacing one with a sooner use.
-bool Residency::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
+bool Prefetcher::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
   const Share& share = job.share(tier);
   if (share.slots().spare_slots() > 0 || share.can_grow()) return true;
-  if (VictimAfter(job, tier, time).has_value()) return true;
+  if (victims_.After(job, tier, time).has_value()) return true;
   if (tier == job.work) RevokeFarthest(job, time);
   return false;
 }
 
 // Revokes leases of chunks whose next use comes after `time`.
-void Residency::RevokeFarthest(Job& job, VirtualTime time) {
+void Prefetcher::RevokeFarthest(Job& job, VirtualTime time) {
   std::map<SessionId, Revoke> revokes;
   int revoked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
@@ -151,7 +136,7 @@ void Residency::RevokeFarthest(Job& job, VirtualTime time) {
 
 // Writes the next victim back while its link is idle, so that it can be dropped at once when its
 // slot is needed.
-bool Residency::WriteBackEarly(Job& job, Tier tier) {
+bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   const Share& share = job.share(tier);
   if (!share.exists() || tier == job.home || share.slots().spare_slots() > 0) return false;
   if (!HasIdleLink(job.forecast.links(), tier)) return false;
@@ -166,7 +151,8 @@ bool Residency::WriteBackEarly(Job& job, Tier tier) {
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }
-  if (tier == Tier::kHost && !core_.writes.MayBegin(core_.now, WriteOf(index))) return false;
+  if (tier == Tier::kHost && !core_.writes.MayBegin(core_.now, residency_.WriteOf(index)))
+    return false;
   core_.chunks[index].write_back_from = tier;
   core_.ScheduleChunk(index);
   return true;
@@ -174,11 +160,11 @@ bool Residency::WriteBackEarly(Job& job, Tier tier) {
 
 // Whether a copy for a use at `time` may take a slot there now, without a write-back and without
 // displacing a chunk with a sooner use.
-bool Residency::IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const {
+bool Prefetcher::IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const {
   const Share& share = job.share(tier);
   if (!share.exists() || !job.tier(tier).slot_queue.empty()) return false;
   if (share.slots().spare_slots() > 0) return true;
-  const absl::optional<Candidate> victim = VictimAfter(job, tier, time);
+  const absl::optional<Candidate> victim = victims_.After(job, tier, time);
   return victim.has_value() && victim->cost != EvictionCost::kOnly &&
          victim->cost != EvictionCost::kLeaving;
 }

@@ -1,5 +1,5 @@
 // Residency: where the copies of chunks are, and how they move: as calls ask for it, as victims,
-// and as the forecasts of their uses advise. Engine-internal.
+// and as the prefetcher advises. Engine-internal.
 //
 // A chunk has one transfer in flight at most. Its pending movements and its copies determine the
 // next one. Calls that wait for a chunk hear of failures by signals.
@@ -13,12 +13,14 @@
 #include "absl/types/optional.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/memory/memory.h"
+#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
 class Residency {
  public:
-  Residency(Core& core, Memory& memory) : core_(core), memory_(memory) {}
+  Residency(Core& core, Memory& memory, Victims& victims)
+      : core_(core), memory_(memory), victims_(victims) {}
 
   // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
   bool LeaveSnapshotSlot(ChunkIndex index);
@@ -58,18 +60,16 @@ class Residency {
   bool WaitedForBudget(const Job& job, Instant since) const;
   // Drops each copy at the device that is not the only one.
   void DropUnannounced(const Job& job);
-  // Compares the next piece of a content at rest.
-  void Scrub();
   void StopPrefetch(Chunk& chunk);
-  void On(const ReportCall& event);
-  // `by`: parts of steps use chunks beside the script, in any order.
-  enum class UsedBy { kScript, kPart };
-  void Learn(const Session& session, const std::vector<MomentReport>& moments,
-             UsedBy by = UsedBy::kScript);
-  void Rank(ChunkIndex index);
-  void UpdateVictim(ChunkIndex index, Tier tier);
-  void AddEvictionHints(const Session& session, FetchReply* reply) const;
-  bool PrefetchOrWriteBack();
+  // Lists the job, where something may be worth a prefetch.
+  void SchedulePrefetch(Job& job);
+  // The write of the chunk to its place on SSD.
+  SsdWrite WriteOf(ChunkIndex index) const;
+  // The sums with which the content on SSD is compared; empty: with none.
+  ContentSums SumsToCompare(const Chunk& chunk) const;
+  // The copy on SSD is not what was written. Returns whether another one is valid.
+  bool BadCopy(ChunkIndex index, const absl::Status& what);
+  TransferId NewTransfer() { return TransferId(next_transfer_++); }
 
  private:
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
@@ -94,8 +94,6 @@ class Residency {
                       const absl::Status& status);
   void RetryLater(ChunkIndex index);
   void NoteFailure(ChunkIndex index, const absl::Status& status);
-  // The write of the chunk to its place on SSD.
-  SsdWrite WriteOf(ChunkIndex index) const;
   void SetBudgets(const std::vector<Quota>& quotas);
   void ReportWait(ChunkIndex index);
   // Writes the copy at `tier` to the tier below if it is the only one. True: no more is to be done.
@@ -106,52 +104,20 @@ class Residency {
   void CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status);
   // Whether the content gets sums when it is written to SSD, and is compared with them later.
   bool IsVerified(const Chunk& chunk) const;
-  ContentSums SumsToCompare(const Chunk& chunk) const;
-  absl::optional<ChunkIndex> NextToScrub();
-  void StartScrub(ChunkIndex index);
-  void ScrubDone(ChunkIndex index, const Flight& flight, const TransferDone& done);
-  // Returns whether another copy of the chunk is valid.
-  bool BadCopy(ChunkIndex index, const absl::Status& what);
   void FreeUnusedSlots(ChunkIndex index);
-  void EndIteration(Job& job, uint64_t clock);
-  absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
-  ChunkIndex IndexWanted(const Job& job, Member member, VirtualTime time) const;
-  VirtualTime RankOf(const Chunk& chunk, Tier tier);
-  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
-  EvictionCost CostOf(const Chunk& chunk, Tier tier) const;
-  void SchedulePrefetch(Job& job);
-  bool Prefetch(Job& job, Tier tier);
-  JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time);
-  absl::optional<Candidate> VictimAfter(const Job& job, Tier tier, VirtualTime time) const;
-  bool HasRoomUntil(Job& job, Tier tier, VirtualTime time);
-  void RevokeFarthest(Job& job, VirtualTime time);
-  bool WriteBackEarly(Job& job, Tier tier);
-  bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;
   TracedMove Trace(const Chunk& chunk, absl::optional<Tier> from, absl::optional<Tier> to) const;
 
   Core& core_;
   Memory& memory_;
+  Victims& victims_;
 
   uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
-
-  // The next place to scrub: from `offset` on the chunk that is the member of the job, or, if there
-  // is no such content, the next one.
-  struct ScrubPlace {
-    JobId job;
-    Member member;
-    Bytes offset;
-    absl::optional<Version> failed;  // The last attempt found no right bytes of it there.
-  };
-  ScrubPlace scrub_;
-  absl::optional<TransferId> scrubbing_;  // In flight.
-  Instant scrub_began_, next_scrub_;
 
   std::map<uint32_t, Instant> reported_waits_;  // When a WritesWait was last emitted, by uid.
   // The tiers where the chunk that Advance() handles waits for a slot. SSD: for a budget of writes.
   TierSet queued_for_;
 
   uint64_t next_transfer_ = 1;
-  uint64_t rankings_ = 0;
 };
 
 }  // namespace memtide

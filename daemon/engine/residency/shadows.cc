@@ -21,7 +21,7 @@ void Residency::UnlinkShadow(ChunkIndex index) {
   if (counterpart == kNoChunk) return;
   core_.chunks[counterpart].counterpart = kNoChunk;
   core_.chunks[counterpart].is_shadow = false;
-  Rank(counterpart);
+  victims_.Rank(counterpart);
 }
 
 // Cancels the movements that are pending for the present content, which goes to another chunk or
@@ -64,7 +64,7 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
     // The transfer belongs to its slots, which the other chunk has now.
     if (flight != nullptr) core_.transfers[flight->transfer] = index;
     core_.MarkDirty(index);
-    Rank(index);
+    victims_.Rank(index);
     core_.ScheduleChunk(index);
   }
 }

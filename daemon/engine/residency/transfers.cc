@@ -33,7 +33,7 @@ StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
 void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   Chunk& chunk = core_.chunks[index];
   StartTransfer start;
-  start.transfer = TransferId(next_transfer_++);
+  start.transfer = NewTransfer();
   start.kind = KindOf(from, to);
   start.size = chunk.job->chunk_size;
   start.job = chunk.job->id;
@@ -51,7 +51,7 @@ void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   if (!start.sums.empty()) chunk.copies.flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   core_.transfers.emplace(start.transfer, index);
-  for (const Tier tier : kMemoryTiers) UpdateVictim(index, tier);
+  victims_.Update(index);
   core_.Emit(std::move(start));
 }
 
@@ -64,7 +64,12 @@ void Residency::On(const TransferDone& event) {
   const Flight flight = *chunk.copies.flight;
   chunk.copies.flight.reset();
   core_.work.NoteMovement();
-  if (flight.kind == StartTransfer::Kind::kVerifySsd) return ScrubDone(index, flight, event);
+  if (flight.kind == StartTransfer::Kind::kVerifySsd) {
+    if (event.wrong_bytes) ++core_.counters.wrong_bytes;
+    core_.work.Send(ScrubEnded{index, flight.version, flight.verified, event.status});
+    if (!chunk.live()) return ForgetAfterTransfer(index);
+    return core_.ScheduleChunk(index);
+  }
   JobForecast& forecast = chunk.job->forecast;
   if (flight.from.has_value()) forecast.links().End({*flight.from, flight.to});
   const absl::Status status =

@@ -207,8 +207,8 @@ void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
   chunk.of_readers = content.readers.Take();
   chunk.of_common = job.common.Take();
   core_.MarkDirty(index);
-  residency_.Rank(index);
-  for (const Tier tier : kMemoryTiers) residency_.UpdateVictim(index, tier);
+  victims_.Rank(index);
+  victims_.Update(index);
   // The room of a smaller limit of leases is that of the chunk.
   core_.ScheduleRoomCheck(job, Tier::kHost);
 }

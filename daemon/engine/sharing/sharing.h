@@ -14,6 +14,7 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/memory/memory.h"
 #include "daemon/engine/residency/residency.h"
+#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
@@ -31,8 +32,8 @@ void CountOffer(Chunk& chunk);
 
 class Sharing {
  public:
-  Sharing(Core& core, Memory& memory, Residency& residency, Calls& calls)
-      : core_(core), memory_(memory), residency_(residency), calls_(calls) {}
+  Sharing(Core& core, Memory& memory, Victims& victims, Residency& residency, Calls& calls)
+      : core_(core), memory_(memory), victims_(victims), residency_(residency), calls_(calls) {}
 
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, bool may_be_leased,
@@ -136,6 +137,7 @@ class Sharing {
 
   Core& core_;
   Memory& memory_;
+  Victims& victims_;
   Residency& residency_;
   Calls& calls_;
 

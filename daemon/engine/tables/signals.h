@@ -60,6 +60,14 @@ struct EvictionFailed {
   absl::Status why;
 };
 
+// A piece of the chunk on SSD was compared with its sums.
+struct ScrubEnded {
+  ChunkIndex chunk;
+  Version version;
+  Bytes verified;
+  absl::Status status;
+};
+
 // The chunk was freed while a snapshot of its job is being saved.
 struct ChunkFreed {
   JobId job;
@@ -112,10 +120,11 @@ struct StepAgain {
   StepCall call;
 };
 
-using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible,
-                            NoMemoryForChunks, TierShrunk, PromotionFailed, EvictionFailed,
-                            ChunkFreed, WritesFail, CommitsPossible, ChunkUnpinned, ContentWritten,
-                            ContentEnded, NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
+using Signal =
+    std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible, NoMemoryForChunks,
+                 TierShrunk, PromotionFailed, EvictionFailed, ScrubEnded, ChunkFreed, WritesFail,
+                 CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded, NoMemoryForContents,
+                 PartFailed, FetchAgain, StepAgain>;
 
 }  // namespace memtide
 
