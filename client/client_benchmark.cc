@@ -133,7 +133,8 @@ void BM_Upgrade(benchmark::State& state) {
     state.ResumeTiming();
     *fake.byte() = 1;
   }
-  state.counters["upgrades"] = static_cast<double>(fake.client->leases()->stats().upgrades);
+  state.counters["upgrades"] =
+      static_cast<double>(fake.client->leases()->monitor().stats().upgrades);
 }
 BENCHMARK(BM_Upgrade)->Unit(benchmark::kMicrosecond)->UseRealTime();
 

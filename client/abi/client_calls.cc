@@ -329,7 +329,7 @@ int memtide_take_returned(memtide_client* client, memtide_span* spans, size_t ca
 int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
     if (stats == nullptr) return NullArgument("stats");
-    const memtide::client::LeaseStats known = leases.stats();
+    const memtide::client::LeaseStats known = leases.monitor().stats();
     memtide_stats result = {};
     result.chunks = known.chunks;
     result.leases_held = known.leases_held;

@@ -17,6 +17,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
@@ -106,7 +107,6 @@ class LeaseClient {
 
   // Events of the session go to it, and so does memtide_end_iteration.
   LeaseMonitor& monitor() { return monitor_; }
-  LeaseStats stats() const { return monitor_.stats(); }
 
  private:
   // Leases and maps the places of the request. Returns kFetch if that took a call, kDone if all
@@ -126,6 +126,9 @@ class LeaseClient {
   absl::Status ReleaseLeases(std::vector<PlaceId> places);
   // Ends the leases of places that are unmapped.
   absl::Status EndLeases(const std::vector<PlaceId>& places);
+  // Unmaps places, and makes a call that ends the leases on them, whose chunks are `leased`.
+  absl::Status EndBy(absl::FunctionRef<absl::Status()> call, absl::Span<const PlaceId> mapped,
+                     const std::vector<ChunkId>& leased);
   // Ends leases that the daemon may or may not still count, after a call that failed.
   void ReleaseInDoubt(const std::vector<ChunkId>& chunks);
   void ReturnRegions(const std::vector<RegionId>& regions);

@@ -37,15 +37,10 @@ absl::Status LeaseClient::Free(PlaceRange range) {
   }
   const std::vector<PlaceId> places = range.places();
   MEMTIDE_ASSIGN_OR_RETURN(const PendingEnd pending, monitor_.BeginEnd(places));
-  // The daemon may reuse the slots once it has freed the chunks, so unmap them first.
-  absl::Status status = Unmap(pending.plan.release);
+  const absl::Status status =
+      EndBy([&] { return session_->Free(pending.chunks); }, pending.plan.release, pending.released);
   if (status.ok()) {
-    monitor_.CountCall();
-    status = session_->Free(pending.chunks);  // Ends their leases as well.
-    if (!status.ok()) ReleaseInDoubt(pending.released);
-  }
-  if (status.ok()) space_->Unbind(range);
-  if (status.ok()) {
+    space_->Unbind(range);
     monitor_.Freed(places);
   } else {
     monitor_.Kept(places, 0);
@@ -56,12 +51,8 @@ absl::Status LeaseClient::Free(PlaceRange range) {
 absl::Status LeaseClient::Discard(absl::Span<const PlaceId> places) {
   if (places.empty()) return absl::OkStatus();
   MEMTIDE_ASSIGN_OR_RETURN(const PendingEnd pending, monitor_.BeginEnd(places));
-  absl::Status status = Unmap(pending.plan.release);
-  if (status.ok()) {
-    monitor_.CountCall();
-    status = session_->Discard(pending.chunks);  // Ends their leases as well.
-    if (!status.ok()) ReleaseInDoubt(pending.released);
-  }
+  const absl::Status status = EndBy([&] { return session_->Discard(pending.chunks); },
+                                    pending.plan.release, pending.released);
   monitor_.Kept(places, pending.released.size());
   return status;
 }

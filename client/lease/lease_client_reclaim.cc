@@ -60,6 +60,17 @@ absl::Status LeaseClient::EndLeases(const std::vector<PlaceId>& places) {
   return status;
 }
 
+absl::Status LeaseClient::EndBy(absl::FunctionRef<absl::Status()> call,
+                                absl::Span<const PlaceId> mapped,
+                                const std::vector<ChunkId>& leased) {
+  // The daemon may lend the slots to others once it has answered, so unmap them first.
+  MEMTIDE_RETURN_IF_ERROR(Unmap(mapped));
+  monitor_.CountCall();
+  absl::Status status = call();
+  if (!status.ok()) ReleaseInDoubt(leased);
+  return status;
+}
+
 void LeaseClient::ReleaseInDoubt(const std::vector<ChunkId>& chunks) {
   for (const ChunkId chunk : chunks) {
     monitor_.CountCall();
@@ -112,12 +123,8 @@ absl::StatusOr<std::vector<ChunkId>> LeaseClient::ReleaseIdle(absl::Span<const P
 absl::Status LeaseClient::Evict(absl::Span<const PlaceId> places) {
   MEMTIDE_ASSIGN_OR_RETURN(const PendingRelease pending, monitor_.TakeToEvict(places));
   if (pending.chunks.empty()) return absl::OkStatus();
-  absl::Status status = Unmap(pending.idle);
-  if (status.ok()) {
-    monitor_.CountCall();
-    status = session_->Evict(pending.chunks);  // Ends their leases as well.
-    if (!status.ok()) ReleaseInDoubt(pending.released);
-  }
+  const absl::Status status =
+      EndBy([&] { return session_->Evict(pending.chunks); }, pending.idle, pending.released);
   monitor_.Released(pending.idle);
   return status;
 }

@@ -35,7 +35,7 @@ class ClientTest : public testing::Test {
     return range.value();
   }
   uint64_t* Words(PlaceId place) { return reinterpret_cast<uint64_t*>(client_->address(place)); }
-  LeaseStats stats() { return client_->leases()->stats(); }
+  LeaseStats stats() { return client_->leases()->monitor().stats(); }
 
   FakeDaemonSession* session_ = nullptr;
   std::unique_ptr<Client> client_;

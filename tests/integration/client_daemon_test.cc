@@ -220,7 +220,7 @@ TEST(ClientDaemonTest, ChunksEvictedToDiskComeBackAsTheyWere) {
   for (uint32_t n = 0; n < 3; ++n) Write(client.get(), *range, n, 1);
   const absl::Status evicted = client->leases()->Evict(all);
   ASSERT_TRUE(evicted.ok()) << evicted;
-  EXPECT_EQ(client->leases()->stats().leases_held, 0u);
+  EXPECT_EQ(client->leases()->monitor().stats().leases_held, 0u);
   for (uint32_t n = 0; n < 3; ++n) EXPECT_EQ(CountWrong(client.get(), *range, n, 1), 0u);
 }
 

@@ -30,7 +30,7 @@ class GpuClientFaultTest : public testing::Test {
   void TearDown() override {
     fake_cuda::ClearFaults();
     fake_cuda::SetDelay(std::chrono::microseconds(50));
-    EXPECT_EQ(client_->leases()->stats().leases_in_use, 0u);
+    EXPECT_EQ(client_->leases()->monitor().stats().leases_in_use, 0u);
     EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
     client_.reset();
     node_.InspectUntilIdle();
@@ -51,9 +51,10 @@ class GpuClientFaultTest : public testing::Test {
     fake_cuda::FailCall(call, n, CUDA_ERROR_NOT_SUPPORTED);
     const absl::Status status = client_->leases()->Acquire(places, access);
     EXPECT_FALSE(status.ok()) << call << " " << n;
-    EXPECT_EQ(client_->leases()->stats().leases_in_use, 0u);
+    EXPECT_EQ(client_->leases()->monitor().stats().leases_in_use, 0u);
     EXPECT_EQ(fake_cuda::Held().mappings, mappings);
-    EXPECT_EQ(node_.Inspect().sessions(0).leases(), client_->leases()->stats().leases_held);
+    EXPECT_EQ(node_.Inspect().sessions(0).leases(),
+              client_->leases()->monitor().stats().leases_held);
     const auto again = client_->Use(places, access);
     ASSERT_TRUE(again.ok()) << call << " " << n << ": " << again.status();
     EXPECT_EQ(CountWrong(client_.get(), places, 1), 0u);
@@ -94,7 +95,7 @@ TEST_F(GpuProtectedClientTest, AnUpgradeThatCannotMapCanBeTriedAgain) {
     ASSERT_TRUE(client_->Use(places, Access::kRead).ok());
     fake_cuda::FailCall("cuMemSetAccess", n, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_FALSE(client_->leases()->Acquire(places, Access::kWrite).ok());
-    EXPECT_EQ(client_->leases()->stats().leases_in_use, 0u);
+    EXPECT_EQ(client_->leases()->monitor().stats().leases_in_use, 0u);
     {
       const auto use = client_->Use(places, Access::kWrite);
       ASSERT_TRUE(use.ok()) << use.status();
@@ -132,7 +133,7 @@ TEST_F(GpuClientFaultTest, AnEventThatCannotBeRecordedFailsNoReleaseAndLosesNoWo
   fake_cuda::FailCall("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED);
   fake_cuda::FailCall("cuCtxRecordEvent", 2, CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_TRUE(client_->leases()->EndUse({place}).ok());
-  EXPECT_EQ(client_->leases()->stats().leases_in_use, 0u);
+  EXPECT_EQ(client_->leases()->monitor().stats().leases_in_use, 0u);
   client_->leases()->BeginMoment({});
   EXPECT_TRUE(client_->leases()->Evict({place}).ok());
   const auto use = client_->Use({place}, Access::kWrite);

@@ -69,13 +69,13 @@ TEST_F(GpuResizeTest, GivenUpMemoryIsFreeWhenTheCallReturns) {
   for (int round = 0; round < 5; ++round) {
     ExpectResize(kHalf);
     EXPECT_EQ(Used(), kHalf);
-    EXPECT_EQ(client_->leases()->stats().lease_budget, 3u);
+    EXPECT_EQ(client_->leases()->monitor().stats().lease_budget, 3u);
     EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
     EXPECT_EQ(Used(), kHalf);
     ExpectResize(kFull);
     EXPECT_EQ(CountWrongEach(client_.get(), All(), 1), 0u);
     EXPECT_EQ(Used(), kFull);
-    EXPECT_EQ(client_->leases()->stats().lease_budget, kGpuUses);
+    EXPECT_EQ(client_->leases()->monitor().stats().lease_budget, kGpuUses);
   }
 }
 

@@ -59,7 +59,7 @@ class Calls {
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
-  RunningStep EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients);
+  RunningStep EndStep(StepId id, const absl::Status& status);
   // The chunk has reached the tier of the calls that wait for it.
   void ProceedWaiters(ChunkIndex index);
   // The chunk has left, or has been leased before.

@@ -65,7 +65,7 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
                               then.part, then.unsharing, then.offer, std::move(waiter.of_session),
                               std::move(waiter.step)});
   core_.sessions.Find(waiter.owner)->steps.emplace(then.part, start.step);
-  // The RunningStep has the counts and pins from here on. A part that the mover computes ends at
+  // The RunningStep has the counts and pins from here on. A part that the mover carries out ends at
   // StepDone, even if its session ends before.
   PartReply part;
   part.difference = then.difference;
@@ -77,7 +77,7 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
   core_.Emit(std::move(reply));
 }
 
-RunningStep Calls::EndStep(StepId id, const absl::Status& status, uint64_t non_finite_gradients) {
+RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
   const auto found = core_.steps.find(id);
   RunningStep step = std::move(found->second);
   core_.steps.erase(found);
@@ -105,11 +105,9 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status, uint64_t non_f
     if (chunk.is_shadow)
       victims_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
-  if (status.ok()) {
-    // A copy or a hash that the daemon makes of its own accord is no part of an optimizer's step.
-    if (step.unsharing == nullptr && step.offer == nullptr) ++core_.counters.step_parts;
-    core_.counters.non_finite_gradients += non_finite_gradients;
-  }
+  // A copy or a hash that the daemon makes of its own accord is no part of an optimizer's step.
+  const bool is_of_optimizer = step.unsharing == nullptr && step.offer == nullptr;
+  if (status.ok() && is_of_optimizer) ++core_.counters.step_parts;
   return step;
 }
 

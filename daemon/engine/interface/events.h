@@ -236,8 +236,8 @@ struct PartContents {
   std::vector<Digest> reads;
 };
 // One step part: reads the first `reads` of `chunks` and creates new content in the others, in host
-// memory. No session sees the new content as the state of the job
-// before the commit. Nothing that is read changes, so that the same part may be computed again.
+// memory. No session sees the new content as the state of the job before the commit. Nothing that
+// is read changes, so that the same part may be computed again.
 struct StepCall {
   CallId call;
   SessionId session;

@@ -80,7 +80,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
     if (part != 0) parts.insert(step);
   }
   for (const StepId part : parts) {
-    const RunningStep ended = calls_.EndStep(part, why, 0);
+    const RunningStep ended = calls_.EndStep(part, why);
     sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok());
   }
   if (session.job != nullptr) {

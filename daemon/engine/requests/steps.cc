@@ -103,7 +103,7 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
 
 void Requests::On(const StepDone& event) {
   if (core_.steps.count(event.step) == 0) return;
-  const RunningStep step = calls_.EndStep(event.step, event.status, 0);
+  const RunningStep step = calls_.EndStep(event.step, event.status);
   if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
   if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
@@ -117,8 +117,8 @@ void Requests::On(const EndPartCall& event) {
   // Parts that the mover copies have the number zero.
   if (event.part != 0 && part.has_value()) {
     const RunningStep ended = calls_.EndStep(
-        *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"),
-        event.non_finite_gradients);
+        *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"));
+    if (event.computed) core_.counters.non_finite_gradients += event.non_finite_gradients;
     sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed);
   }
   core_.Answer(event.call);

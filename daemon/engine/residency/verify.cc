@@ -7,6 +7,7 @@
 #include "daemon/engine/residency/residency.h"
 
 namespace memtide {
+
 bool Residency::IsVerified(const Chunk& chunk) const {
   switch (core_.options.verify) {
     case Verify::kOff:

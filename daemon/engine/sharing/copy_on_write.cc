@@ -77,7 +77,8 @@ absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
   const ChunkIndex index = core_.chunks.Claim(&job);
   Chunk& chunk = core_.chunks[index];
   const Chunk& model = core_.chunks[like];
-  // The version of an id never goes back: a commit compares it (CommitCall::versions).
+  // A copy begins at the version of what it replaces: a commit compares versions
+  // (CommitCall::versions).
   chunk.version = model.version;
   chunk.kind = model.kind;
   chunk.undefined = model.undefined;

@@ -46,7 +46,8 @@ class Sharing {
   bool SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
                  absl::optional<PartDifference>* difference);
   void ForgetLostResults(Job& job);
-  // A part of the session has ended, or never began. Returns calls that are to be made again.
+  // A part of the session has ended, or never began. Calls that wait for it are made again
+  // (StepAgain).
   void PartEnded(Job& job, SessionId maker, uint64_t number, bool computed);
   void EndWaitingParts(Session& session, const absl::Status& why);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
