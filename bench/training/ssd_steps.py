@@ -88,7 +88,7 @@ class _States:
         self._written = counts[1:]
         self._moment_bytes = moment_bytes
         self._geometry = Geometry(client.properties.base, _CHUNK_BYTES)
-        self._kernels = TorchKernels(client, self._geometry)
+        self._kernels = TorchKernels(client, self._geometry, has_plain_bits=False)
         self._shadows = {
             old + i: new + i
             for old, new, n in zip(self._old[1:], self._new, self._written, strict=True)

@@ -57,7 +57,7 @@ class StepCalls:
             self.ranks = RankParts(client, self.geometry, training, says_difference)
         # Whether ranks may make the present step's parts once.
         self.shares = False
-        self._kernels = TorchKernels(client, self.geometry)
+        self._kernels = TorchKernels(client, self.geometry, has_plain_bits=self.has_plain_bits)
         self._of_ranks = TorchKernels(client, self.geometry, self.ranks) if self.ranks else None
         self._self_check = SelfCheck()
         self._slots = properties.host_slots
@@ -144,6 +144,7 @@ class StepCalls:
     def close(self) -> None:
         """Ends the threads. REQUIRES: no call is in flight."""
         self._threads.shutdown()
+        self._kernels.close()
 
 
 def stop(in_flight: Iterable[Future[Result]]) -> list[Future[Result]]:

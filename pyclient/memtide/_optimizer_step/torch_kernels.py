@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -17,19 +18,29 @@ import torch
 from memtide._capi.client import Client
 from memtide._optimizer_step.partition import Batch, Geometry, Interval, Part
 from memtide._optimizer_step.rank_parts import RankParts
-from memtide._optimizer_step.torch_tiles import Scratch, step_in_tiles, types_of
+from memtide._optimizer_step.torch_tiles import Scratch, step_freely, step_in_tiles, types_of
 from memtide.errors import MemtideError, ResourceExhausted
 
 
 class TorchKernels:
     """Computes the batches of one client. Safe to use from any thread."""
 
-    def __init__(self, client: Client, geometry: Geometry, ranks: RankParts | None = None) -> None:
-        """`ranks`: makes parts once for all ranks of a training."""
+    def __init__(
+        self,
+        client: Client,
+        geometry: Geometry,
+        ranks: RankParts | None = None,
+        *,
+        has_plain_bits: bool = True,
+    ) -> None:
+        """`ranks`: makes parts once for all ranks of a training. `has_plain_bits`: parts have the
+        bits of a plain step."""
         self._ranks = ranks
         self._client = client
         self._geometry = geometry
         self._scratch = Scratch()
+        # The one thread that computes where torch's threads share a part.
+        self._computing = None if has_plain_bits else ThreadPoolExecutor(1, "memtide-compute")
         # Batches that do not fit would evict each other's chunks.
         self._by_turns = threading.Lock()
 
@@ -100,7 +111,7 @@ class TorchKernels:
         for part, gradient, old, new in steps:
             if count_non_finite:
                 non_finite += part.elements - int(torch.isfinite(gradient).sum())
-            step_in_tiles(part, gradient, old, new, self._scratch)
+            self._compute_part(part, gradient, old, new)
         groups = list(self._groups(writes, room))
         for number, (spans, places) in enumerate(groups, 1):
             with self._lent([], [shadows[place] for place in places], shadows) as memory:
@@ -155,7 +166,7 @@ class TorchKernels:
 
     def _step(self, part: Part, memory: _Memory) -> None:
         gradient_type, *types = _types_of_part(part)
-        step_in_tiles(
+        self._compute_part(
             part,
             _view(memory.old(part.gradient), part.elements, gradient_type),
             [
@@ -166,8 +177,29 @@ class TorchKernels:
                 _view(memory.shadow(start), part.elements, kind)
                 for (start, _), kind in zip(part.written, types, strict=True)
             ],
-            self._scratch,
         )
+
+    def _compute_part(
+        self,
+        part: Part,
+        gradient: torch.Tensor,
+        old: Sequence[torch.Tensor],
+        new: Sequence[torch.Tensor],
+    ) -> None:
+        if self._computing is None:
+            step_in_tiles(part, gradient, old, new, self._scratch)
+            return
+
+        def compute() -> None:
+            with _unseen():
+                step_freely(part, gradient, old, new)
+
+        self._computing.submit(compute).result()
+
+    def close(self) -> None:
+        """Ends its thread. REQUIRES: no part is computed."""
+        if self._computing is not None:
+            self._computing.shutdown()
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._optimizer_step import self_check, torch_tiles
+from memtide._optimizer_step import executor, self_check, torch_tiles
 from memtide._optimizer_step.partition import Batch, Geometry, Part
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature, torch_options_of
 from memtide._optimizer_step.torch_kernels import TorchKernels
@@ -174,6 +174,21 @@ def test_any_cut_has_the_bits_of_the_whole(
             assert torch.equal(ours, plain), (elements, cut)
 
 
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *MORE_OPTIMIZERS])
+def test_parts_of_other_bits_have_the_values_of_a_plain_step(
+    client: FakeClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_tiles, "_FREE_TILE", 100)
+    plain = plainly(functools.partial(trained_by, name))
+    monkeypatch.setattr(executor, "type_name", lambda _: "cuda")
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    runtime.offloaded.always = True
+    ours = trained_by(name)
+    assert client.committed_steps == 4 and not runtime.offloaded.parts.here
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 class Seen(TorchDispatchMode):
     """Counts the operations of its thread."""
 
@@ -186,8 +201,9 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("has_plain_bits", [True, False])
 @pytest.mark.parametrize("room", [2, 100])
-def test_no_mode_of_the_script_sees_a_part(room: int) -> None:
+def test_no_mode_of_the_script_sees_a_part(room: int, has_plain_bits: bool) -> None:
     tensors = [torch.randn(999).abs() for _ in range(4)]
     flags = {**_ADAM_FLAGS, "foreach": False, "fused": False}
     whole = arguments_of(_ADAM, [tensor.clone() for tensor in tensors], flags)
@@ -195,12 +211,21 @@ def test_no_mode_of_the_script_sees_a_part(room: int) -> None:
     assert options is not None
     adam.adam(**whole)
     space = Space(tensors)
-    kernels = TorchKernels(space, space.geometry)  # type: ignore[arg-type]
+    kernels = TorchKernels(
+        space,  # type: ignore[arg-type]
+        space.geometry,
+        has_plain_bits=has_plain_bits,
+    )
     batch = space.part(replace(options, step=7), 0, 999)
     with torch.device("meta"), Seen() as seen:
         kernels.make(batch, space.shadows, room)
     assert seen.count == 0
-    assert torch.equal(space.new()[1], whole["params"][0])
+    kernels.close()
+    expected = whole["params"][0]
+    if has_plain_bits:
+        assert torch.equal(space.new()[1], expected)
+    else:
+        torch.testing.assert_close(space.new()[1], expected)
 
 
 def test_a_rate_in_a_tensor_of_a_gpu_is_one_of_the_cpu_in_parts() -> None:
