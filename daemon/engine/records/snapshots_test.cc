@@ -78,8 +78,8 @@ TEST_P(SnapshotsTest, APowerCutLeavesAWholeStep) {
   }
 }
 
-// What a snapshot names stays where it is while later steps, which are not durable, and writes of
-// the script go on.
+// Copies on SSD that a snapshot names stay where they are while later steps, which are not durable,
+// and writes of the script go on.
 TEST_P(SnapshotsTest, WhatWasSavedStaysUntilTheNextSnapshot) {
   const std::vector<State> expected = Expected(GetParam().options);
   for (int at = 0; at < 60; at += 3) {
@@ -337,7 +337,8 @@ TEST(SnapshotsOfOneJobTest, AFailedSnapshotAtTheEndIsNotTriedForEver) {
   EXPECT_TRUE(node.saved().empty());
 }
 
-// What the script frees or writes while a commit waits for the drive is not waited for.
+// A commit that waits for the drive does not wait for chunks that the script frees or writes
+// meanwhile.
 TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor) {
   EngineOptions options = SmallHost();
   options.host_capacity = EngineByteHarness::kChunk * 20;
