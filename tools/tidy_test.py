@@ -344,14 +344,12 @@ rule(
 def check_words(file):
     if not words.is_about_words(file.path):
         yield from words.findings(file.path, file.text)
-        if is_program(file.path, file.text):
-            yield from words.openings(file.path, file.text)
 
 
 rule(
     "names-cxx",
     bad=("a/a.cc", "const int asked = 1;\n"),
-    good=("a/a.cc", "const int requested = 1;  // What was asked.\n"),
+    good=("a/a.cc", "const int requested = 1;  // The bytes that were asked for.\n"),
 )(cxx.grep(r"\b(asked|kept|told|whoever)_?\b", "a variable is named by what it holds"))
 
 
@@ -408,6 +406,11 @@ def check_the_rules():
         for text in texts:
             if name not in {f.rule for f in findings_in(File("daemon/io/a.cc", text + "\n"))}:
                 yield f"rule {name} does not see {text!r}"
+    for path in ("base/a_test.cc", "bench/a.py", "base/cuda/fake/a.cc", "tests/sim/a.h"):
+        mark = "#" if path.endswith(".py") else "//"
+        opens = File(path, f"{mark} What waits for a slot.\n")
+        if not any(finding.rule == "words" for finding in findings_in(opens)):
+            yield f"rule words does not see an opening in {path}"
     uses_testing = '#include "client/testing/places.h"\n'
     for path, is_bad in (("client/lease/a.cc", True), ("client/lease/a_test.cc", False)):
         if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
