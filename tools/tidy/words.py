@@ -20,7 +20,7 @@ else:
     from comments import Block, Line, blocks
 
 # The rules themselves, and what shows them their examples.
-ABOUT_WORDS = ("tools/tidy/", "tools/tidy_test.py")
+ABOUT_WORDS = ("tools/tidy/", "tools/prose_test.py")
 
 # At the beginning of a sentence.
 _OPENINGS = {
