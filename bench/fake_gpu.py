@@ -1,4 +1,4 @@
-"""What benchmarks on a fake GPU are given, and how they end where it was not built."""
+"""The options of benchmarks on a fake GPU, and how they end where it was not built."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ Rounds::Usage Rounds::Measure() const {
 void Rounds::EndRound() {
   const Usage now = Measure();
   const double wall = Seconds(now.when - round_began_.when);
-  // What is busy beyond this process and the daemon belongs to other programs, and makes a round
-  // unfit.
+  // CPU time beyond that of this process and the daemon belongs to other programs, and makes a
+  // round unfit.
   const Duration others = (now.all - round_began_.all) - (now.ours - round_began_.ours);
   others_.push_back(std::max(0.0, Seconds(others) / wall));
   if (round_ > 0 && others_.back() < options_.quiet) ++quiet_rounds_;

@@ -52,8 +52,8 @@ class Measurement {
     Duration of_limit{0}, of_product{0};
     for (uint64_t turn = 0; turn < kTurns; ++turn) {
       const auto limit = [&] { of_limit += TimeOf([&] { Read(turn); }); };
-      // What one side has read is still in the caches when the other one begins, so the sides are
-      // half of the pool apart.
+      // Pages that one side has read are still in the caches when the other one begins, so the
+      // sides are half of the pool apart.
       const auto product = [&] {
         of_product += TimeOf([&] { hash((turn + kTurns / 2) % kTurns); });
       };

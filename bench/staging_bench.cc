@@ -4,8 +4,8 @@
 //   staging_bench [--quick] [--rate_mb_s=N] [--chunk_mib=N]
 //
 // Nothing is measured of a real GPU: the fake's streams move bytes at the rate that is set
-// (base/cuda/fake). What is measured is whether the copies of the CPU keep up with that rate, and
-// whether the pipeline of both has gaps.
+// (base/cuda/fake). The benchmark measures whether the copies of the CPU keep up with that rate,
+// and whether the pipeline of both has gaps.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -282,7 +282,7 @@ def _durable(context: Context) -> Samples:
 def _of_named_runs(
     context: Context, measure: Callable[[resume.NamedRuns], Samples], steps: int, rounds: int
 ) -> Samples:
-    """What `measure` finds of the demo's GPT: in `rounds` rounds, or fewer to be quick."""
+    """The samples of `measure` for the demo's GPT: in `rounds` rounds, or fewer to be quick."""
     model = ["--layers", "6", "--width", "384"] if context.quick else []
     runs = resume.NamedRuns(
         memtided=context.memtided,

@@ -1,4 +1,4 @@
-// What several devices together say of host memory.
+// HostMemoryOf: what several devices together say of host memory.
 #include "daemon/opened_devices.h"
 
 #include <cstdint>

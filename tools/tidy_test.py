@@ -1,30 +1,27 @@
 #!/usr/bin/env python3
-"""Checks the rules of this tree that no other linter checks.
+"""Checks the rules of code that no other linter checks: its size, shape and layers.
 
     tools/tidy_test.py          checks the tracked files, prints path:line: rule: message
 
-Each rule stands next to a planted file that breaks it and one that keeps it, and both are tried
-first: a rule that has gone blind fails like a broken one.
-
-Where one line must break a line rule, it says so, there or on the line above:
-
-    // tidy(raw-new): gRPC deletes the reactor in OnDone.
-
-Runs on Python's standard library alone.
+tools/tidy/rules.py says how a rule is tried, and how one line is excused from it. Runs on Python's
+standard library alone.
 """
 
-import os
-import re
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from structure import THINNEST_CALL, files_of_call, is_program
-from tidy import cxx, faults, headers, links, names, python, structure, words
-
-ROOT = Path(__file__).resolve().parent.parent
+from tidy import cxx, headers, names, python, structure
+from tidy.rules import (
+    ROOT,
+    File,
+    Finding,
+    report,
+    rule,
+    rules_broken_by,
+    tracked_files,
+    tracked_paths,
+)
 
 MAX_LINES = 500
 # Path: why it is longer and better so.
@@ -33,60 +30,7 @@ LONG_FILES: dict[str, str] = {
     "tests/sim/golden_hashes.txt": "one line for ten seeds",
     "tools/mutants.txt": "six lines a mutant",
 }
-
-NOT_TEXT = (".png", ".jpg", ".gz", ".npz", ".pt", ".bin")
 GENERATED_OR_DATA = (".json", ".jsonl", ".csv", ".svg", ".lock")
-# Files that are verbatim copies of other projects' text.
-FOREIGN = ("LICENSE",)
-
-
-@dataclass(frozen=True)
-class Finding:
-    path: str
-    line: int
-    rule: str
-    message: str
-
-    def __str__(self):
-        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
-
-
-class File:
-    """One file: its text, and for C++ the same lines with comments and literals blanked."""
-
-    def __init__(self, path, text):
-        self.path, self.text = path, text
-        self.lines = text.split("\n")
-        if text.endswith("\n"):
-            self.lines.pop()
-        self.is_cxx = path.endswith(cxx.SUFFIXES)
-        self.code_lines = cxx.blank(text).split("\n") if self.is_cxx else self.lines
-
-    def excused(self, rule, number):
-        """Whether line `number` (from 1), or the one above it, gives a reason for breaking rule."""
-        reason = re.compile(rf"tidy\({re.escape(rule)}\): \S.{{8,}}")
-        return any(reason.search(line) for line in self.lines[max(0, number - 2) : number])
-
-
-@dataclass(frozen=True)
-class Rule:
-    name: str
-    check: Callable
-    bad: tuple[str, str]  # path and text that break the rule
-    good: tuple[str, str]
-
-
-RULES: list[Rule] = []
-
-
-def rule(name, bad, good):
-    """Registers a check: File -> (line, message) pairs."""
-
-    def register(check):
-        RULES.append(Rule(name, check, bad, good))
-        return check
-
-    return register
 
 
 @rule(
@@ -182,18 +126,6 @@ rule(
     good=("base/mutex.h", "std::mutex mutex_;\n"),
 )(cxx.check_locks)
 
-
-@rule(
-    "todo",
-    bad=("base/a.cc", "// TO" "DO: later\n"),
-    good=("base/a.cc", "// TO" "DO(needs cuFile on the CI machine): read directly\n"),
-)
-def check_todo(file):
-    for number, line in enumerate(file.lines, 1):
-        if re.search(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(\w.{4,}\))", line):
-            yield number, "give the reason in parentheses"
-
-
 rule(
     "expensive-header",
     bad=("daemon/io/a.h", "#include <filesystem>\n"),
@@ -255,80 +187,6 @@ rule(
     ),
 )(python.check_device_types)
 
-
-@rule(
-    "machine-path",
-    bad=("docs/a.md", "Run /wo" "rk/main/tools/test\n"),
-    good=("docs/a.md", "Run ~/memtide/tools/test or network/home/page\n"),
-)
-def check_machine_path(file):
-    pattern = re.compile(r"(?<![\w.$}~*])/(wo" r"rk|ro" r"ot|ho" r"me)/\w")
-    for number, line in enumerate(file.lines, 1):
-        if pattern.search(line):
-            yield number, "a path of one machine"
-
-
-@rule(
-    "whitespace",
-    bad=("docs/a.md", "trailing \n"),
-    good=("docs/a.md", "none\n"),
-)
-def check_whitespace(file):
-    for number, line in enumerate(file.lines, 1):
-        if line != line.rstrip():
-            yield number, "trailing whitespace"
-        if file.is_cxx and "\t" in line:
-            yield number, "a tab"
-    if file.text and not file.text.endswith("\n"):
-        yield len(file.lines), "no newline at the end"
-
-
-MAX_COLUMNS = 100
-
-
-@rule(
-    "columns",
-    bad=("notes/a.md", "word " * (MAX_COLUMNS // 5) + "word\n"),
-    good=("notes/a.md", "| cell " * MAX_COLUMNS + "|\n```\n" + "-" * MAX_COLUMNS + "-\n```\n"),
-)
-def check_columns(file):
-    """Prose of documents; a row of a table, an address and code cannot be wrapped."""
-    fenced = False
-    for number, line in enumerate(file.lines if file.path.endswith(".md") else (), 1):
-        fenced ^= line.lstrip().startswith("```")
-        wrappable = not fenced and " " in line.strip(" -") and not line.lstrip().startswith("|")
-        if wrappable and len(line) > MAX_COLUMNS and not words.is_about_words(file.path):
-            yield number, f"{len(line)} columns; at most {MAX_COLUMNS}"
-
-
-@rule(
-    "links",
-    bad=("notes/a.md", "See [why](../docs/decisions/why.md).\n"),
-    good=(
-        "docs/a.md",
-        "[why](../README.md#use), `tools/te*`, `tools/{demo,test}`, `a/b`, //tools:tidy_test\n",
-    ),
-)
-def check_links(file):
-    yield from links.findings(file.path, file.text, ROOT)
-
-
-_FAULTS = "1 faults: 1 have tests, 0 in part, 0 have none yet.\n"
-
-
-@rule(
-    "faults",
-    bad=(faults.PATH, _FAULTS + "| 1 | a | b | `tools/mutants_test.py`: test_of_nothing |\n"),
-    good=(
-        faults.PATH,
-        _FAULTS
-        + "| 1 | a | b | `tools/mutants_test.py`: test_a_row_that_is_malformed_is_an_error |\n",
-    ),
-)
-def check_faults(file):
-    yield from faults.findings(file.path, file.text, ROOT)
-
-
 rule(
     "wall-clock",
     bad=("daemon/io/a.cc", "const auto now = std::chrono::system_clock::now();\n"),
@@ -336,88 +194,34 @@ rule(
 )(cxx.check_wall_clock)
 
 
-@rule(
-    "words",
-    bad=("notes/a.md", "Whoever comes first is served.\n"),
-    good=("notes/a.md", "The oldest fetch is admitted first.\n"),
-)
-def check_words(file):
-    if not words.is_about_words(file.path):
-        yield from words.findings(file.path, file.text)
-        if is_program(file.path, file.text):
-            yield from words.openings(file.path, file.text)
-
-
-rule(
-    "names-cxx",
-    bad=("a/a.cc", "const int asked = 1;\n"),
-    good=("a/a.cc", "const int requested = 1;  // What was asked.\n"),
-)(cxx.grep(r"\b(asked|kept|told|whoever)_?\b", "a variable is named by what it holds"))
-
-
-@rule(
-    "names",
-    bad=("notes/a.py", "told = parser.parse_args()\n"),
-    good=("notes/a.py", "arguments = parser.parse_args()\n"),
-)
-def check_names(file):
-    if not words.is_about_words(file.path):
-        yield from words.names(file.path, file.text)
-
-
-def findings_in(file):
-    for each in RULES:
-        for number, message in each.check(file):
-            if not file.excused(each.name, number):
-                yield Finding(file.path, number, each.name, message)
-
-
 def check_the_rules():
-    """Findings about rules that do not see their planted example, or see too much."""
-    for each in RULES:
-        bad = {finding.rule for finding in findings_in(File(*each.bad))}
-        good = {finding.rule for finding in findings_in(File(*each.good))}
-        if each.name not in bad:
-            yield f"rule {each.name} does not see its planted example"
-        if each.name in good:
-            yield f"rule {each.name} objects to its good example"
-    yield from words.blind_spots()
-    for text in (
-        "[use](../README.md#no-such)",
-        "`tools/no_such`",
-        "`tools/{demo,no_such}`",
-        "//tools:no",
-    ):
-        if not list(links.findings("docs/a.md", text, ROOT)):
-            yield f"rule links does not see {text!r}"
+    """Findings about rules that do not see more examples, or see too much."""
     more_bad = {
         "raw-new": ("delete this;", "delete[] p;", "std::unique_ptr<T> a; T* p = new T;"),
         "locks": ("absl::Mutex mu;", "std::lock_guard<std::mutex> l(m);"),
         "layering": ('#include "client/client.h"', '#include "daemon/flags.h"'),
         "sleep": ("// tidy(sleep): no\nusleep(1);",),
-        "words": ("// What waits for a slot.", "// A slot is free. Those\n// of others are not."),
     }
-    shared = File("daemon/engine/core.h", '#include "daemon/engine/jobs/jobs.h"\n')
-    if not any(f.rule == "engine-layering" for f in findings_in(shared)):
-        yield "rule engine-layering does not see a class of a flow in core.h"
-    for text, is_bad in (("core.h", True), ("interface/types.h", False), ("calls/calls.h", True)):
-        table = File("daemon/engine/tables/a.cc", f'#include "daemon/engine/{text}"\n')
-        if any(f.rule == "engine-layering" for f in findings_in(table)) != is_bad:
-            yield f"rule engine-layering is wrong about {text} in a table"
     for name, texts in more_bad.items():
         for text in texts:
-            if name not in {f.rule for f in findings_in(File("daemon/io/a.cc", text + "\n"))}:
+            if name not in rules_broken_by("daemon/io/a.cc", text + "\n"):
                 yield f"rule {name} does not see {text!r}"
+    flow = '#include "daemon/engine/jobs/jobs.h"\n'
+    if "engine-layering" not in rules_broken_by("daemon/engine/core.h", flow):
+        yield "rule engine-layering does not see a class of a flow in core.h"
+    for text, is_bad in (("core.h", True), ("interface/types.h", False), ("calls/calls.h", True)):
+        table = rules_broken_by("daemon/engine/tables/a.cc", f'#include "daemon/engine/{text}"\n')
+        if ("engine-layering" in table) != is_bad:
+            yield f"rule engine-layering is wrong about {text} in a table"
     uses_testing = '#include "client/testing/places.h"\n'
     for path, is_bad in (("client/lease/a.cc", True), ("client/lease/a_test.cc", False)):
-        if any(f.rule == "layering" for f in findings_in(File(path, uses_testing))) != is_bad:
+        if ("layering" in rules_broken_by(path, uses_testing)) != is_bad:
             yield f"rule layering is wrong about client/testing in {path}"
     for folder, most in (("engine", MAX_METHODS_OF_ENGINE), ("device", MAX_METHODS)):
         for methods, is_bad in ((most + 1, True), (most, False)):
             text = "class A {\n" + "  void F();\n" * methods + "};\n"
-            header = File(f"daemon/{folder}/a.h", text)
-            if any(f.rule == "class-size" for f in findings_in(header)) != is_bad:
-                yield f"rule class-size is wrong about {methods} methods in {header.path}"
+            if ("class-size" in rules_broken_by(f"daemon/{folder}/a.h", text)) != is_bad:
+                yield f"rule class-size is wrong about {methods} methods in daemon/{folder}"
     yield from python.check_the_rules(File)
     clash = "namespace {\nconstexpr int kA = 1;\nvoid F(int a) {}\n}\n"
     for text, is_bad in ((clash, True), (clash.replace("kA", "kB").replace("a)", "b)"), False)):
@@ -432,20 +236,6 @@ def check_the_rules():
         yield "cxx.blank() mistakes literals or comments"
 
 
-def tracked_files():
-    if (ROOT / ".git").exists():
-        listing = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-        return [p for p in listing.split("\0") if p and (ROOT / p).is_file()]
-    # A source archive.
-    found = []
-    for folder, folders, inside in os.walk(ROOT):
-        folders[:] = [d for d in folders if not d.startswith(("bazel-", "__", ".")) and d != "out"]
-        found += [str((Path(folder) / name).relative_to(ROOT)) for name in inside]
-    return sorted(found)
-
-
 def package_of(path):
     """The folder of the nearest BUILD file above a source."""
     folder = Path(path).parent
@@ -456,15 +246,9 @@ def package_of(path):
 
 def main():
     problems = list(check_the_rules())
-    paths = tracked_files()
+    paths = tracked_paths()
     problems += [f"LONG_FILES names {p}, which is gone" for p in LONG_FILES if p not in paths]
-    files = [
-        File(path, (ROOT / path).read_text(encoding="utf-8"))
-        for path in paths
-        if not path.endswith(NOT_TEXT) and path not in FOREIGN
-    ]
-    for file in files:
-        problems += findings_in(file)
+    files = tracked_files()
     for file, line, message in names.check_names(files, package_of):
         if file.path.startswith(("base/", "client/", "daemon/", "proto/", "tests/sim/")):
             problems.append(Finding(file.path, line, "anonymous-name", message))
@@ -473,12 +257,9 @@ def main():
     programs = {file.path: file.text for file in files if is_program(file.path, file.text)}
     touched = files_of_call(programs, THINNEST_CALL)
     if not 0 < len(touched) <= MAX_FILES_OF_CALL:
-        taken = f"{THINNEST_CALL} takes {len(touched)} files, not 1 to {MAX_FILES_OF_CALL}"
-        problems.append(Finding("proto/verbs.h", 1, "files-of-call", f"{taken}: {touched}"))
-    for problem in problems:
-        print(problem)
-    print(f"tidy: {len(RULES)} rules, {len(files)} files, {len(problems)} findings")
-    return 1 if problems or not files else 0
+        message = f"{THINNEST_CALL} takes {len(touched)} files, not 1 to {MAX_FILES_OF_CALL}"
+        problems.append(Finding("proto/verbs.h", 1, "files-of-call", f"{message}: {touched}"))
+    return report("tidy", files, problems)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _FLOP_PER_S = 45e12
 _WEIGHT_BYTES, _GRADIENT_BYTES, _STATE_BYTES = 4, 2, 2 + 4 + 8
 # p3.16xlarge servers: a link of NVLink 2 has 25 GB/s each way, and eight devices share 25 Gbit/s.
 _INSIDE, _ACROSS = "25GB/s", "390MB/s"
-# What the planner chooses is a micro-batch of one sample; --batch-size 8 is that of a device in the
+# The planner chooses a micro-batch of one sample; --batch-size 8 is that of a device in the
 # authors' examples/pretrain_gpt2.sh.
 _MICRO_BATCHES = (None, 8)
 _BATCHES = (64, 512, 2048)

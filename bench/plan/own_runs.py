@@ -5,8 +5,8 @@
 Each run has a GPT (examples/train_gpt.py), a batch and pools of its own: a host pool from an eighth
 of its states to all of them, and the rest on SSD. The machine is measured before every few runs, as
 `memtide doctor --measure` does it. Every fifth setting runs twice, which says how much two runs of
-one setting differ. What MEMTIDE_LIBRARY, MEMTIDED and MEMTIDE_REPLAY name is run, or else what is
-installed. The load is that of all processes, in the minute before a run's end.
+one setting differ. Each run uses the files that MEMTIDE_LIBRARY, MEMTIDED and MEMTIDE_REPLAY name,
+or else the installed ones. The load is that of all processes, in the minute before a run's end.
 """
 
 import argparse
@@ -42,7 +42,7 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn: sizes of the script, and the host pool's share of the states."""
+    """The numbers that are drawn: sizes of the script, and the host pool's share of the states."""
 
     layers: int
     width: int
@@ -81,7 +81,7 @@ def draw(generator: random.Random, machine: Machine) -> Setting:
 
 
 def plan(setting: Setting, machine: Machine) -> Planned:
-    """What `memtide plan SCRIPT` answers for a machine with this host pool."""
+    """The answer of `memtide plan SCRIPT` for a machine with this host pool."""
     described: Described = model_of(str(SCRIPT), Options(arguments=tuple(setting.arguments())))
     states = described.states or States()
     pool_bytes = setting.share * states_bytes(described.model, states)

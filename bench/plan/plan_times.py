@@ -1,4 +1,4 @@
-"""What an answer takes, and a sweep over many machines: seconds of CPU time, and of the clock.
+"""Times of an answer, and of a sweep over many machines: seconds of CPU time, and of the clock.
 
     PYTHONPATH=pyclient python bench/plan/plan_times.py [--machines N] [--open]
 

@@ -66,7 +66,7 @@ _PROGRAMS = (
     ),
     Program("torchtitan Llama 3 debug model", "torchtitan", ("torchtitan_llama3.py",), 32),
 )
-# What does not run without memtide either, and why.
+# Programs and optimizers that do not run without memtide either, and why.
 _NOT_RUN = (
     ("torchtune", "its last release, 0.6.1, needs a module that torchao has no more"),
     ("torchtitan's train.py", "sets a GPU as its device; its parts are run, in its order"),
@@ -89,7 +89,7 @@ def programs() -> list[Program]:
 
 @dataclass
 class Run:
-    """What one run of one program printed, by the optimizers that it names ("": it names none)."""
+    """The output of one run of one program, by the optimizers that it names ("": it names none)."""
 
     losses: dict[str, list[str]] = field(default_factory=dict)
     moments: dict[str, list[float]] = field(default_factory=dict)
@@ -170,7 +170,7 @@ def _failed(program: Program, why: str) -> Row:
 
 
 def title(program: Program, optimizer: str) -> str:
-    """What a row is called."""
+    """The name of a row."""
     whole = program.distribution == "torch" or not optimizer
     return program.name if whole else f"{program.name} {optimizer}"
 
@@ -190,8 +190,8 @@ def apart_by(some: list[str], others: list[str]) -> float | None:
 
 
 def stepped_by(program: Program, name: str, kind: str, ours: Run) -> str:
-    """What makes the step, as memtide's statistics and the optimizer's class say. Statistics are of
-    a run: where it had many optimizers, each of a class of torch is run alone."""
+    """The code that makes the step, as memtide's statistics and the optimizer's class say.
+    Statistics are of a run: where it had many optimizers, each of a class of torch is run alone."""
     of_torch = kind.startswith("torch.")
     if ours.offloaded_steps and len(ours.losses) > 1:
         if not of_torch:

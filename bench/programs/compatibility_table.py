@@ -46,7 +46,7 @@ def are_close(plain: list[str], ours: list[str]) -> bool:
 
 
 def compared(plain: list[str], ours: list[str], again: list[str], failure: str) -> str:
-    """What the table says of losses: `again` are those of the plain program, run once more."""
+    """The table's words about losses: `again` are those of the plain program, run once more."""
     if plain == ours:
         return f"{len(plain)} equal"
     apart = apart_by(plain, ours)

@@ -1,4 +1,4 @@
-"""What the table of docs/compatibility.md says of losses, and which rows it joins."""
+"""The table of docs/compatibility.md: its words about losses, and the rows that it joins."""
 
 import sys
 import tempfile

@@ -1,7 +1,7 @@
 """Runs a program and measures the memory of its process and of the daemon that it starts.
 
-What counts is what docs/budget.md counts: anonymous memory of both processes, and shared memory
-once, as both map the same pages of the pool. Data loaders and other children do not count.
+The memory that counts is that of docs/budget.md: anonymous memory of both processes, and shared
+memory once, as both map the same pages of the pool. Data loaders and other children do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What counts as a run's memory, and how a run that fails differs from one that takes too long."""
+"""Memory that counts as a run's, and how a run that fails differs from one that takes too long."""
 
 import os
 import subprocess

@@ -32,7 +32,7 @@ class Program:
     kind: str
     command: tuple[str, ...]  # The script and its arguments.
     checkout: Checkout | None = None  # None: the script is in SCRIPTS.
-    losses: str = r"^loss (\S+)"  # What matches are its losses, as it prints them.
+    losses: str = r"^loss (\S+)"  # The matches are its losses, as it prints them.
     prepare: Callable[[Path], None] = lambda folder: None  # Makes its data in its folder.
 
     @property

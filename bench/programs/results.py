@@ -1,4 +1,4 @@
-"""What became of each program, and whether that is a success."""
+"""The result of each program, and whether that is a success."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIB = 2**20
 
 @dataclass
 class Result:
-    """What became of a program. None and empty: it did not come to that."""
+    """The result of a program. None and empty: it did not come to that."""
 
     name: str
     kind: str

@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _QUARTER = 4  # The budget's part of what the peak has above `import torch`.
 _MOST_SECONDS = 1800.0
 _PLAIN_REPEATS = 2
-# What memtide._util.heap sets, as glibc's variables.
+# The thresholds that memtide._util.heap sets, as glibc's variables.
 _ALLOCATOR_UNDER_A_BUDGET = {
     "MALLOC_MMAP_THRESHOLD_": str(256 * 2**10),
     "MALLOC_TRIM_THRESHOLD_": str(256 * 2**10),

@@ -1,4 +1,4 @@
-"""What each trial alters in a training of two ranks."""
+"""The bit that each trial alters in a training of two ranks."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from memtide._trace import files, model
 _TRACE = Path(__file__).parent / "gpt.trace.gz"
 _SHARES = (100, 90, 80, 70, 60, 50, 40, 30, 20, 10)
 _ITERATION = 3  # The iterations after the second are alike.
-_LATENCY_S = 10e-6  # That the replay adds to each transfer.
+_LATENCY_S = 10e-6  # The replay adds it to each transfer.
 
 
 def _replayed(share: int, link_gbps: float) -> dict[str, Any]:

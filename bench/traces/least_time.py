@@ -32,7 +32,7 @@ class Use:
 
 
 def uses_of(trace: Trace, iteration: int) -> list[Use]:
-    """The uses of one iteration. Those of one chunk in a row count as one."""
+    """The uses of one iteration. Uses of one chunk in a row count as one."""
     begin, end = (0, *trace.iteration_ends)[iteration : iteration + 2]
     uses: list[Use] = []
     last_uses: dict[int, int] = {}
@@ -58,7 +58,7 @@ def uses_of(trace: Trace, iteration: int) -> list[Use]:
                 )
         if not accesses and uses:
             uses[-1] = replace(uses[-1], compute_s=uses[-1].compute_s + compute_s)
-    # What is freed before its first use has its content from the iteration before.
+    # A chunk that is freed before its first use has its content from the iteration before.
     for number in ended_before_use:
         if number in last_uses:
             uses[last_uses[number]] = replace(uses[last_uses[number]], ends=True)

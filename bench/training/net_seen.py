@@ -49,7 +49,8 @@ class _Counter:
 
 
 def _counts(layers: int, width: int, context: int) -> tuple[int, int]:
-    """What lease dispatch sees of a step, and the runs of leaf modules that it does not see."""
+    """The operations of a step that lease dispatch sees, and the runs of leaf modules that it does
+    not see."""
     gpt = train_gpt.Gpt(layers, width, context)
     optimizer = torch.optim.AdamW(gpt.parameters())
     tokens = torch.zeros(1, context, dtype=torch.long)
@@ -88,8 +89,8 @@ def _without_dispatch(run: Pass) -> Pass:
 
 
 def _unit_costs() -> tuple[float, float]:
-    """What lease dispatch adds to an operation that uses no chunk, and what it takes to run a leaf
-    module without it. (Its leases cost the same either way.)"""
+    """The cost that lease dispatch adds to an operation that uses no chunk, and the cost of running
+    a leaf module without it. (Its leases cost the same either way.)"""
     value, relu = torch.zeros(4), nn.ReLU()
 
     def add() -> None:

@@ -126,7 +126,8 @@ def _environment(options: Options, memory: str) -> dict[str, str]:
 
 
 def _seen(options: Options) -> dict[str, list[Pair]]:
-    """What lease dispatch sees, and what that costs, where a quarter of the states fits."""
+    """Operations that lease dispatch sees, and what that costs, where a quarter of the states
+    fits."""
     with tempfile.TemporaryDirectory(prefix="mt", dir="/dev/shm") as memory:
         load = machine.Load(machine.our_processes())
         done = subprocess.run(

@@ -28,7 +28,7 @@ _POOL = "40MiB"
 
 
 def written_bytes(way: str) -> float:
-    """What one step of this format writes, in bytes a parameter. Once in a process."""
+    """The bytes that one step of this format writes for a parameter. Once in a process."""
     dtype, make_optimizer, _ = WAYS[way]
     torch.manual_seed(0)
     layers = [torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_LAYERS)]

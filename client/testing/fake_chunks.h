@@ -41,7 +41,7 @@ class FakeChunks {
   bool Has(ChunkId id) const { return chunks_.count(id) > 0; }
   size_t size() const { return chunks_.size(); }
 
-  // Gives all of the chunks a slot, or returns false. Those that got a slot keep it then.
+  // Gives all of the chunks a slot, or returns false. Chunks that got a slot keep it then.
   bool MakeResident(const std::vector<ChunkId>& ids);
   // Leases the chunk, and returns where it is in the region. REQUIRES: it has a slot.
   Bytes Lend(ChunkId id, Access access);

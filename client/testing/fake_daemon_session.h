@@ -91,7 +91,7 @@ class FakeDaemonSession : public DaemonSession {
   Counts counts() const;
   // Parts that ended as computed.
   uint32_t computed_parts() const;
-  // What the last StartPart said of its contents.
+  // The contents that the last StartPart named.
   absl::optional<PartContents> part_contents() const;
   // All moments reported so far.
   std::vector<Moment> moments() const;
@@ -112,7 +112,7 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status fail_next_fetch_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
   bool commit_aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<uint64_t, std::vector<ChunkId>> parts_ ABSL_GUARDED_BY(mutex_);  // Those not ended.
+  std::map<uint64_t, std::vector<ChunkId>> parts_ ABSL_GUARDED_BY(mutex_);  // Running parts.
   uint32_t computed_parts_ ABSL_GUARDED_BY(mutex_) = 0;
   PartOutcome next_part_ ABSL_GUARDED_BY(mutex_);
   bool lose_part_reply_ ABSL_GUARDED_BY(mutex_) = false;

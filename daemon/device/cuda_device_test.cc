@@ -230,7 +230,7 @@ TEST_F(CudaDeviceTest, HostMemoryIsCountedWhileItComesAndGoes) {
     }
     done = true;
   });
-  // What is read in two moments is less than nothing in some of them.
+  // `unpinned`, if it came from numbers read in two moments, would be negative at times.
   while (!done) EXPECT_EQ(device_->host_memory().unpinned, Bytes(0));
   changes.join();
 }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What opening a GPU says and does where there is none, where it is hidden, and with old drivers.
+# The answers and effects of opening a GPU where there is none, where it is hidden, and with old
+# drivers.
 # $1: cuda_open_probe.
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-// What CudaDevice pins, and how it copies the rest.
+// Host memory that CudaDevice pins, and how it copies the rest.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -208,7 +208,7 @@ TEST_F(CudaStagingTest, AFailureBetweenPiecesLeavesNothingInFlight) {
         const absl::Status status = in ? device_->CopyIn(*memory, Bytes(0), host.data(), size)
                                        : device_->CopyOut(*memory, Bytes(0), &host[0], size);
         EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-        // What is still queued would break with the memory, and the context with it.
+        // A copy that is still queued would break with the memory, and the context with it.
         memory.reset();
         ASSERT_TRUE(UseGpu(0).ok());
         EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
@@ -250,7 +250,7 @@ TEST_F(CudaStagingTest, ARestartPinsTheBuffersBeforeAnythingElse) {
   EXPECT_EQ(Read(*memory, 4), "text");
 }
 
-// What is said is said to the owner's code, which may use the GPU: not before it can be used.
+// Messages go to the owner's code, which may use the GPU: none is sent before it can be used.
 TEST_F(CudaStagingTest, WhatCannotBePinnedAgainIsSaidAfterTheRestart) {
   Open();
   Add(2);

@@ -102,7 +102,7 @@ TEST(AuditTest, WorkOfATickIsBounded) {
   }
 }
 
-// What mutants of the engine break (tools/mutants.txt): moves in both directions, in a full device.
+// Mutants of the engine break moves in both directions, in a full device (tools/mutants.txt).
 TEST(AuditTest, APassOverAllFindsWhatOneEventBroke) {
   PlainEngine engine(TwoJobs());
   engine.Open(SessionId(1));

@@ -139,7 +139,7 @@ TEST(DrivesAtOnceTest, UnequalDrivesReachNearlyTheSumOfTheirSpeeds) {
   }
 }
 
-// What the weights are for: with equal stripes the slowest drive holds the others back.
+// Stripes have weights because with equal ones the slowest drive holds the others back.
 TEST(DrivesAtOnceTest, EqualStripesHaveTheSlowestDriveForEach) {
   EXPECT_NEAR(Part({3e9, 1e9}, {1, 1}, MiB(64)), 0.5, 0.02);
   EXPECT_NEAR(Part({10e9, 1e9}, {1, 1}, MiB(64)), 2.0 / 11, 0.02);

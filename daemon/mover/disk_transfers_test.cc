@@ -1,4 +1,4 @@
-// What DiskTransfers does with sums, on a disk that lies.
+// DiskTransfers and its sums, on a disk that lies.
 #include "daemon/mover/disk_transfers.h"
 
 #include <cstdlib>

@@ -121,7 +121,7 @@ TEST_F(MoverTest, ARegionForReadersIsLentToBeReadAndNoMore) {
   void* const read = map(PROT_READ);
   ASSERT_NE(read, MAP_FAILED);
   EXPECT_NE(mprotect(read, kSlot.count(), PROT_READ | PROT_WRITE), 0);
-  // What the daemon writes, a reader sees.
+  // A reader sees the bytes that the daemon writes.
   StartStep step{StepId(8), {{RegionId(4), Bytes(0)}, {RegionId(4), kSlot}}, kSlot};
   step.contents = std::make_shared<const ContentWork>(ContentWork{{0}, {{0, 1}}, {{1, 0}}});
   mover_->Start(step);

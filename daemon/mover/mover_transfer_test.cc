@@ -1,4 +1,4 @@
-// What the Mover does with transfers and steps.
+// The Mover carries out transfers and steps.
 #include <memory>
 #include <string>
 

@@ -15,8 +15,8 @@ namespace {
 using EventKind = ChunkEvent::Kind;
 
 // Every state that can be reached, and what it cost: which chunks are above, and which of all were
-// written to since they were last written back. What never comes back need not have been: writing
-// is paid for by the read.
+// written to since they were last written back. A chunk that never comes back need not have been:
+// writing is paid for by the read.
 class BruteForce {
  public:
   BruteForce(const AccessSequence& sequence, uint32_t slots) : slots_(slots) {

@@ -119,7 +119,7 @@ TEST(QuestionTest, PartsOfAStepAreHiddenByPassesButForTheLast) {
   EXPECT_NEAR(parts.compute_s(), whole.compute_s(), 1e-9);
   EXPECT_NEAR(parts.step_s(), whole.step_s(), 1e-6);
   EXPECT_NEAR(whole.elapsed_s(), whole.compute_s() + whole.step_s(), 1e-6);
-  // That of the first layer is complete when nothing is left to hide it.
+  // The first layer's gradient is complete when no pass is left to hide its part of the step.
   EXPECT_NEAR(parts.elapsed_s(), parts.compute_s() + parts.step_s() / 8, 1e-6);
   v1::PlanQuestion foreseen = OnHost(true);
   foreseen.set_foreseen(true);

@@ -189,7 +189,7 @@ TEST(ReplayTest, APartThatDoesNotFitHasItsChunksByTurns) {
   EXPECT_LE(cost.moved.disk_read, kChunk * 9);
 }
 
-// What eight chunks of this kind cost that end in each iteration.
+// The cost of eight chunks of this kind that end in each iteration.
 IterationCost OfEndingChunks(v1::ChunkKind kind) {
   v1::Trace trace = BuildTrace(
       Times(6,

@@ -78,7 +78,7 @@ class Server {
     MEMTIDE_CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
     send(fd, data, size, MSG_NOSIGNAL);
     shutdown(fd, SHUT_WR);
-    // The server reads to the end, and closes. What it says is not looked at.
+    // The server reads to the end, and closes. The bytes that it sends are not looked at.
     const timeval patience = {10, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     char bytes[4096];

@@ -1,5 +1,5 @@
 // Registers the backend in torch when the library is loaded: allocator, device guard, hooks, and
-// the operations. What Python calls is in torch.ops.fake_device.
+// the operations. Functions that Python calls are in torch.ops.fake_device.
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>

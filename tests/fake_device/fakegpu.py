@@ -30,7 +30,7 @@ def start() -> None:
     torch.utils.rename_privateuse1_backend(_DEVICE_TYPE)
     torch._register_device_module(_DEVICE_TYPE, module)
     devices.register(_DEVICE_TYPE, _DL_EXTENSION, module)
-    # What operations return on the meta device, if only Python says it.
+    # The module says what operations return on the meta device, where only Python says it.
     importlib.import_module("torch._meta_registrations")
     # Kernels run in a thread of their own, which must not outlive what they call.
     atexit.register(synchronize)
@@ -108,7 +108,8 @@ def mem_get_info(_device: Any = None) -> tuple[int, int]:
 
 
 def set_per_process_memory_fraction(fraction: float, _device: Any = None) -> None:
-    """Limits the allocator to this part of the device's memory. What it holds already stays."""
+    """Limits the allocator to this part of the device's memory. Bytes that it holds already
+    stay."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     _, total_bytes, *_ = torch.ops.fake_device.memory()
@@ -174,7 +175,7 @@ def set_rng_state(state: torch.Tensor, _device: Any = None) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What torch.autocast may compute in."""
+    """The types in which torch.autocast may compute."""
     return [torch.bfloat16, torch.float16]
 
 

@@ -196,7 +196,7 @@ bool IsWritten(const c10::OperatorHandle& operation, const Stack& arguments, siz
   return !scale || !arguments[*scale].isNone();
 }
 
-// What the operation returns for tensors of these shapes; nullopt: only the elements can tell.
+// The results of the operation for tensors of these shapes; nullopt: only the elements can tell.
 std::optional<Stack> OnMeta(const c10::OperatorHandle& operation, const Stack& arguments) {
   Stack stack;
   std::unordered_map<const c10::TensorImpl*, Tensor> made;

@@ -127,7 +127,7 @@ TEST_F(DaemonCallsTest, MessagesAboveTheCapAreRefusedWithoutBeingKept) {
                 StatusCode::RESOURCE_EXHAUSTED);
     }
   };
-  send(20);  // What gRPC buffers, and what a sanitizer holds back of freed memory, is there by now.
+  send(20);  // gRPC's buffers, and freed memory that a sanitizer holds back, are there by now.
   const uint64_t before_kib = PeakMemoryKiB();
   send(40);
   EXPECT_LT(PeakMemoryKiB(), before_kib + 32 * 1024) << "100 MiB were sent since then";

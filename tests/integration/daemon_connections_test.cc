@@ -83,7 +83,7 @@ bool Send(int fd, const std::string& bytes) {
   return true;
 }
 
-// What the daemon sends until it closes the connection.
+// The bytes that the daemon sends until it closes the connection.
 std::string ReceiveAll(int fd) {
   std::string all;
   char bytes[4096];

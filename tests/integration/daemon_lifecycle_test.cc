@@ -247,7 +247,7 @@ TEST(DaemonLifecycleTest, AnEngineThatStandsStillIsNotReportedAsAlive) {
   StoppedThreads threads;
   threads.Stop(daemon.pid());
   ASSERT_GT(threads.size(), 3u);
-  // What was sent before, and for the last tick before the threads stopped.
+  // The messages that were sent before, and for the last tick before the threads stopped.
   while (!socket.Receive(std::chrono::milliseconds(500)).empty()) {
   }
   EXPECT_EQ(socket.Receive(std::chrono::milliseconds(1000)), "") << "ten times the interval";

@@ -195,7 +195,7 @@ class PrometheusTest(unittest.TestCase):
         )
 
     def metrics(self) -> str:
-        """What a scraper with the token gets."""
+        """The metrics that a scraper with the token gets."""
         return _get(self.metrics_url, self.token_file.read_text())
 
 

@@ -209,8 +209,8 @@ TEST_F(GpuLostDeviceTest, AGpuThatIsGoneIsSaidToBeUntilItIsBack) {
 }
 
 TEST_F(GpuLostDeviceTest, AProcessThatDoesNotEndHoldsUpNoJobOfAnotherDevice) {
-  // Jobs that are open at once share the host memory. What the process may still write to is the
-  // first job's until the process has ended.
+  // Jobs that are open at once share the host memory. Memory that the process may still write to is
+  // the first job's until the process has ended.
   auto other = Puppet("", 1);
   auto job = Puppet("", 0);
   ASSERT_EQ(job->Ask("allocate " + std::to_string(kChunks)), "ok");

@@ -17,7 +17,8 @@
 
 namespace memtide {
 
-// What a run of kills is like. The environment's MEMTIDE_KILL_SEED makes it random (tools/soak).
+// The options of a run of kills. The environment's MEMTIDE_KILL_SEED makes them random
+// (tools/soak).
 struct KillOptions {
   KillOptions() {
     const char* const text = std::getenv("MEMTIDE_KILL_SEED");

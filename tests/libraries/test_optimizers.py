@@ -1,6 +1,6 @@
 """Optimizers of torch and of libraries give the same losses under `memtide run` as plain.
 
-Every class of torch.optim is one of them. Those of libraries that are large are only in
+Every class of torch.optim is one of them. Optimizers of large libraries are only in
 bench/programs/compatibility, which `tools/test --long` runs.
 """
 

@@ -1,4 +1,4 @@
-"""What the load test does to the node and to the sessions, each for one phase."""
+"""The load test's acts on the node and on the sessions, each for one phase."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sessions import LEASE_S, Sessions
 # A call of a session that behaves well takes no longer, with the load held to one CPU.
 BOUND_MS = 15_000
 _SLOW_DISK_BYTES_PER_S = 24 * MIB
-# What a fault permits is permitted for this long after it, as replies are on their way.
+# Errors that a fault permits are permitted for this long after it, as replies are on their way.
 GRACE_S = 3.0
 _SPARE_DESCRIPTORS = 24
 _DAEMON_LIVES_S = 6.0

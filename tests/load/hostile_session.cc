@@ -242,7 +242,7 @@ int Connect(const std::string& path, int type) {
   memcpy(address.sun_path, path.data(), std::min(path.size(), sizeof(address.sun_path) - 1));
   const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
-  // What the daemon's queue of connections has no room for fails at once.
+  // A connection for which the daemon's queue has no room fails at once.
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
   close(fd);
   return -1;

@@ -31,7 +31,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Usage:
-    """What the daemon has of the machine, and of its pools."""
+    """The daemon's use of the machine, and of its pools."""
 
     anonymous_kib: int
     shared_kib: int
@@ -138,7 +138,7 @@ class Node:
             time.sleep(0.2)
 
     def usage(self) -> Usage:
-        """What the daemon uses now."""
+        """The daemon's usage now."""
         process = Path("/proc") / str(self.manager.pid)
         status = dict(
             line.split(":", 1) for line in (process / "status").read_text().splitlines() if line
@@ -167,7 +167,7 @@ class Node:
 
 
 def _shared_kib(smaps: Path) -> int:
-    """What it has mapped of regions. RssShmem in its status is off by hundreds of pages."""
+    """The memory of its mapped regions. RssShmem in its status is off by hundreds of pages."""
     total, is_region = 0, False
     for line in smaps.read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -238,14 +238,14 @@ def running_node(home: Path, group_id: int, cpus: set[int]) -> Iterator[Node]:
 
 @dataclass
 class Baseline:
-    """What the daemon used when all sessions had ended, for comparisons with later."""
+    """The daemon's usage when all sessions had ended, for comparisons with later."""
 
     usage: Usage
     # Freed memory that malloc keeps, for each of the daemon's threads, differs from time to time.
     anonymous_slack_kib: int = field(default=48 << 10)
 
     def leaks(self, later: Usage) -> list[str]:
-        """What is in use later, and was not in use then."""
+        """The resources that are in use later, and were not in use then."""
         found = []
         for name, slack in (
             ("anonymous_kib", self.anonymous_slack_kib),
@@ -265,7 +265,7 @@ class Baseline:
 
 
 def settled_usage(node: Node, baseline: Baseline | None, patience_s: float) -> Usage:
-    """What the daemon uses once jobs have ended: when nothing leaks, or at the end of patience.
+    """The daemon's usage once jobs have ended: when nothing leaks, or at the end of patience.
     Without a baseline, when it uses no less than a moment ago: closed connections are seen a little
     later."""
     deadline = time.monotonic() + patience_s

@@ -40,7 +40,7 @@ _SESSION_LOST, _REFUSED, _HAS_READ_OTHER_BYTES = 3, 4, 5
 
 @dataclass
 class Tally:
-    """What happened to the sessions that behave well in one phase."""
+    """The calls and errors, in one phase, of the sessions that behave well."""
 
     calls: int = 0
     slowest_ms: int = 0
@@ -52,7 +52,7 @@ class Tally:
 
 @dataclass
 class Circumstances:
-    """What the test does to the node: what of it may fail, and how long a call may take."""
+    """The test's effect on the node: what of it may fail, and how long a call may take."""
 
     phase: str = ""
     bound_ms: int = 0
@@ -115,7 +115,7 @@ class Process:
         return self._process.poll()
 
     def lines(self) -> list[str]:
-        """What it has said since the last call."""
+        """The lines that the process has printed since the last call."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.output.fileno(), 65536):
                 self._partial += data
@@ -181,7 +181,7 @@ class Sessions:
         process.signal(signal.SIGKILL)
 
     def end_all(self) -> None:
-        """Lets all sessions end. Those that behave well do so within a bound."""
+        """Lets all sessions end. Sessions that behave well do so within a bound."""
         deadline = time.monotonic() + _END_S
         self.resume_all()
         for slot in self.slots:
@@ -276,7 +276,7 @@ class Sessions:
             self._break(slot, f"{call} {name}: {message}")
 
     def _cause(self, process: Process, call: str, name: str) -> str:
-        """What the test did that permits the error; nothing: it is a fault."""
+        """The act of the test that permits the error; nothing: it is a fault."""
         circumstances = self.circumstances
         if name in _LOST:
             if process.overslept:

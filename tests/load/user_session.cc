@@ -126,7 +126,7 @@ class ChunkUser {
   }
 
  private:
-  // What a chunk holds: the stamp of a write, zeros, or (nothing) arbitrary bytes.
+  // The content of a chunk: the stamp of a write, zeros, or (nothing) arbitrary bytes.
   using Content = std::optional<uint64_t>;
   static constexpr uint64_t kZeros = 0;
 

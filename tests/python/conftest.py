@@ -23,7 +23,8 @@ def _interrupts() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _freeze() -> None:
-    """Many tests collect garbage. What has been imported by now is not looked through each time."""
+    """Many tests collect garbage. Modules that are imported by now are not looked through each
+    time."""
     gc.collect()
     gc.freeze()
 

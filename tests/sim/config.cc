@@ -8,7 +8,7 @@
 namespace memtide::sim {
 namespace {
 
-// What a normal run does how often.
+// The weights of the operations in a normal run.
 constexpr std::array<uint32_t, kOpKinds> kWeights = {
     /*kConnect=*/6,    /*kOpen=*/8,          /*kHang=*/1,
     /*kClose=*/1,      /*kGone=*/2,

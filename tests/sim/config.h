@@ -90,7 +90,7 @@ Config WithDevices(Config config);
 Config WithLies(Config config);
 // The same node, where writes to SSD have daily budgets. They are used up from the beginning on.
 Config WithBudgets(Config config);
-// What all chunks of these sizes together may be written to SSD in this time, by the budget.
+// The bytes that all chunks together may be written to SSD in this time, by the budget.
 Bytes BudgetOf(const Config& config, Duration time);
 EngineOptions ToOptions(const Config& config);
 // One line, for people: what was random about this seed.

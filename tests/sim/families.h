@@ -46,8 +46,8 @@ extern const ClientFamily kCommonContents;
 extern const ClientFamily kQuotas;
 extern const ClientFamily kPipelines;
 
-// What changes when any of the traces does, or their order. `hash`: of the traces before, 0 at
-// first.
+// A hash that changes when any of the traces does, or their order. `hash`: of the traces before, 0
+// at first.
 inline uint64_t WithTrace(uint64_t hash, uint64_t trace_hash) {
   constexpr uint64_t kPrimeOfFnv = 0x100000001b3;
   return (hash ^ trace_hash) * kPrimeOfFnv;

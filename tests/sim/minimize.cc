@@ -18,7 +18,7 @@
 namespace memtide::sim {
 namespace {
 
-// What sort of thing was broken: the words without the numbers.
+// The sort of thing that was broken: the words without the numbers.
 std::string Sort(const std::string& broken) {
   std::string sort;
   for (const char c : broken) {

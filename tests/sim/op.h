@@ -1,8 +1,8 @@
 // Op: one step of a simulation, small enough to be pasted into a test.
 //
 // The numbers are not ids: each step reads them relative to the state that it meets ("the who-th
-// live session, modulo their number"), so that any subsequence of a run is a valid run. That is
-// what makes a failing run shrinkable.
+// live session, modulo their number"), so that any subsequence of a run is a valid run. Relative
+// numbers make a failing run shrinkable.
 #ifndef MEMTIDE_TESTS_SIM_OP_H_
 #define MEMTIDE_TESTS_SIM_OP_H_
 

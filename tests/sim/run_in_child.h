@@ -11,7 +11,7 @@
 
 namespace memtide::sim {
 
-// What was broken: a promise, or a check (its message). Empty: nothing. `fault` strikes about once
+// The promise that was broken, or the message of the check. Empty: none. `fault` strikes about once
 // in `one_in` opportunities. REQUIRES: the process has one thread.
 std::string RunInChild(const Config& config, const std::vector<Op>& ops, Fault fault = Fault::kNone,
                        uint32_t one_in = 1);

@@ -27,7 +27,7 @@ struct Outcome {
   std::string last;    // The last events and effects.
   uint64_t trace_hash = 0;
   uint64_t events = 0;
-  size_t steps = 0;  // That were taken.
+  size_t steps = 0;  // Steps that were taken.
   Probes probes;
 };
 
@@ -92,12 +92,12 @@ class Simulation {
   uint64_t next_call_ = 1, next_session_ = 1, next_request_ = 1, next_stamp_ = 1;
   uint64_t events_ = 0;
   bool dies_in_publish_ = false;  // The next one, once it is recorded.
-  Random luck_;                   // What a restart leaves.
+  Random luck_;                   // The luck of a restart: what it leaves.
   std::vector<Revoke> revokes_;   // Not yet answered.
   Random patience_;               // Whether clients answer them.
 };
 
-// What to do to see it again.
+// The command to see it again.
 std::string HowToReproduce(const Config& config);
 
 }  // namespace memtide::sim

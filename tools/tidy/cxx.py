@@ -1,6 +1,6 @@
 """The rules of tools/tidy_test.py for C++: headers, ownership, locks, and layers of packages.
 
-A file is a tidy_test.File: only its path, text and lines are used.
+A file is a rules.File: only its path, text and lines are used.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The rules of tools/tidy_test.py for the Python package: its layers, and what of it is public.
 
-A file is a tidy_test.File: only its path, text and lines are used.
+A file is a rules.File: only its path, text and lines are used.
 """
 
 import ast

@@ -2,8 +2,8 @@
 
 A comment is a full sentence whose subject is a type or a variable in scope, in the words of
 docs/glossary.md. No pattern can check all of that, but these it can: dangling genitives ("Of the
-moving: ..."), words for people that stand for things, and variables named by a participle. Comments
-of programs, moreover, open with no word that stands for a noun ("What waits: ...").
+moving: ..."), words for people that stand for things, and variables named by a participle. In
+sources, moreover, no sentence opens with a word that stands for a noun ("What waits: ...").
 
     python3 tools/tidy/words.py PATH...   what is to be rewritten there
 """
@@ -20,7 +20,7 @@ else:
     from comments import Block, Line, blocks
 
 # The rules themselves, and what shows them their examples.
-ABOUT_WORDS = ("tools/tidy/", "tools/tidy_test.py")
+ABOUT_WORDS = ("tools/tidy/", "tools/prose_test.py")
 
 # At the beginning of a sentence.
 _OPENINGS = {
@@ -45,11 +45,13 @@ _WORDS = {
     r"twins?": 'shadow chunk; of a fake, "counterpart"',
 }
 _SENTENCE = r"(?:(?<=^)|(?<=[.;:!?] )|(?<=[.;:!?]  ))"
-# A sentence of a program's sources has a noun there. Tests and benchmarks are not held to it.
+# A sentence of a source has a noun there.
 NO_NOUN = re.compile(_SENTENCE + r"(?:What|That|Those)\b")
 _NOUN_RULES = [(NO_NOUN, "a sentence begins with a noun: name the type or the variable")]
-_OPENING_RULES = [(re.compile(_SENTENCE + p), m) for p, m in _OPENINGS.items()]
-_WORD_RULES = [(re.compile(rf"(?<![\w-]){p}(?![\w-])", re.I), m) for p, m in _WORDS.items()]
+_RULES = [
+    *((re.compile(_SENTENCE + p), m) for p, m in _OPENINGS.items()),
+    *((re.compile(rf"(?<![\w-]){p}(?![\w-])", re.I), m) for p, m in _WORDS.items()),
+]
 
 # A variable is named by what it holds, not by what was done to it.
 _NOT_NAMES = {"told", "asked", "kept", "said", "heard", "mine", "taken", "given", "whoever"}
@@ -60,17 +62,24 @@ BAD = (
     ("a.cc", "// Of the moving: will be held.\nint x;\n"),
     ("a.cc", "int x;  // Of chances; 0: to nearest.\n"),
     ("a.cc", "// The slots are taken. Who opens comes\n// first.\n"),
-    ("a.h", "/* What is lent, and to\n * whoever asks. */\n"),
+    ("a.h", "/* Slots are lent, to\n * whoever asks. */\n"),
     ("a.proto", "string name = 1;  // Nobody's, if empty.\n"),
-    ("a.sh", "echo ok\n# That is the caller's affair.\n"),
+    ("a.sh", "echo ok\n# This is the caller's affair.\n"),
     ("a.py", 'def f():\n    """Likewise for reads."""\n'),
     ("a.py", "x = 1  # So many chunks are leased.\n"),
-    ("a.py", "# What the daemon was\n# told before.\n"),
+    ("a.py", "# The daemon was\n# told before.\n"),
     ("a.py", "# The next chunk is for who waits.\n"),
     ("a.py", '"""Rounds by chance."""\n'),
     ("a.md", "- What comes ahead of its use.\n"),
     ("a.md", "| leases | asked back |\n"),
     ("a.md", "Text.\n\nThe pool gives\nway.\n"),
+    ("a.cc", "// What waits for a slot.\nint x;\n"),
+    ("a_test.cc", "int x;  // Those of the job.\n"),
+    ("testing/a.h", "// The pool is full. That\n// is no error.\n"),
+    ("a.proto", "// The order counts: What is first is evicted.\n"),
+    ("tests/test_a.py", 'def f():\n    """A call waits. What comes next does not."""\n'),
+    ("a.py", "x = 1  # That which waits.\n"),
+    ("BUILD", "# What the tests share.\n"),
 )
 GOOD = (
     ("a.cc", "// A chunk of the job.\n// Of course it is pinned. A copy\n// of it is valid.\n"),
@@ -80,16 +89,6 @@ GOOD = (
     ("a.sh", 'echo "${x#Of }" # Removes the prefix.\n'),
     ("a.md", "Run `told`.\n\n```\nOf the moving\n```\n\n    whoever\n"),
     ("a.md", "## Who may evict a chunk? See [the page](twins.md).\n"),
-)
-BAD_OPENINGS = (
-    ("a.cc", "// What waits for a slot.\nint x;\n"),
-    ("a.cc", "int x;  // Those of the job.\n"),
-    ("a.h", "// The pool is full. That\n// is no error.\n"),
-    ("a.proto", "// The order counts: What is first is evicted.\n"),
-    ("a.py", 'def f():\n    """A call waits. What comes next does not."""\n'),
-    ("a.py", "x = 1  # That which waits.\n"),
-)
-GOOD_OPENINGS = (
     ("a.cc", "// A chunk says what it holds, and\n// those that wait go on. Whatever.\n"),
     ("a.cc", 'Log("What waits");\n'),
     ("a.py", 'def f():\n    return "That is all."  # The reply that users see.\n'),
@@ -113,12 +112,6 @@ def blind_spots() -> Iterator[str]:
     for path, text in GOOD:
         for _, message in findings(path, text):
             yield f"the words of {text!r} are objected to in {path}: {message}"
-    for path, text in BAD_OPENINGS:
-        if not list(openings(path, text)):
-            yield f"the opening of {text!r} is not seen in {path}"
-    for path, text in GOOD_OPENINGS:
-        if list(openings(path, text)):
-            yield f"the openings of {text!r} are objected to in {path}"
     for text in BAD_NAMES:
         if not list(names("a.py", text)):
             yield f"the name in {text!r} is not seen"
@@ -133,16 +126,9 @@ def is_about_words(path: str) -> bool:
 
 def findings(path: str, text: str) -> Iterator[tuple[int, str]]:
     """The (line, message) pairs of what is to be rewritten in the prose of a file."""
+    rules = _RULES if path.endswith(".md") else _RULES + _NOUN_RULES
     for block in blocks(path, text):
-        yield from _in_block(block, _OPENING_RULES + _WORD_RULES)
-
-
-def openings(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """The (line, message) pairs of sentences of a source's prose that open without a noun."""
-    if path.endswith(".md"):
-        return
-    for block in blocks(path, text):
-        yield from _in_block(block, _NOUN_RULES)
+        yield from _in_block(block, rules)
 
 
 def _in_block(block: Block, rules: list[tuple[re.Pattern[str], str]]) -> Iterator[tuple[int, str]]:
@@ -186,7 +172,7 @@ def main(arguments: list[str]) -> int:
             if hidden or not path.is_file() or path.suffix in (".png", ".gz", ".pyc"):
                 continue
             text = path.read_text(encoding="utf-8")
-            for found in (findings, openings, names):
+            for found in (findings, names):
                 for number, message in found(str(path), text):
                     print(f"{path}:{number}: {message}")
                     count += 1

@@ -171,7 +171,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-// What is left in a context without references is kept, unlike in CUDA: Held() shows it.
+// A context without references keeps what is left in it, unlike in CUDA: Held() shows it.
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   Process& process = TheProcess();
   Call call(&process, "cuDevicePrimaryCtxRelease");

@@ -4,9 +4,9 @@
 // Device memory is files in a directory on tmpfs. Processes that name the same directory share its
 // devices as they would share a GPU: memory is free when every mapping, handle and descriptor of it
 // is gone in every process, even after kill -9. A thread per stream performs copies with a delay,
-// and fresh memory is poison, so that a missing wait or a missing zeroing shows. What is wrong with
-// real CUDA is refused: mapping part of an allocation, accessing memory before access is set
-// (SIGSEGV), using CUDA after fork, and so on. Work that is queued breaks if its memory is
+// and fresh memory is poison, so that a missing wait or a missing zeroing shows. Uses that are
+// wrong with real CUDA are refused: mapping part of an allocation, accessing memory before access
+// is set (SIGSEGV), using CUDA after fork, and so on. Work that is queued breaks if its memory is
 // unmapped, or if the access to it is changed, which CUDA does by unmapping it for a moment. After
 // a sticky error every call fails until cuDevicePrimaryCtxReset.
 //
@@ -107,7 +107,7 @@ void SetPinnedLimit(Bytes limit);
 void SetRates(Bytes pinned, Bytes pageable);
 // Host memory that this process has pinned now.
 Bytes PinnedBytes();
-// What copies from and to host memory that is not pinned have been queued so far.
+// The bytes of all copies from and to host memory that is not pinned that were queued so far.
 Bytes PageableBytes();
 
 // The fake's addresses are the CPU's.

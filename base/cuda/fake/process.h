@@ -119,7 +119,7 @@ struct Process {
 // Created by the first call, and never destroyed.
 Process& TheProcess();
 
-// What a function needs besides an initialized driver. After a sticky error only kReset works.
+// The needs of a function besides an initialized driver. After a sticky error only kReset works.
 enum class Needs { kNothing, kContext, kReset };
 
 // One call of a CUDA function: holds the lock, counts the call, and decides whether it fails at

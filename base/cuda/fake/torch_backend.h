@@ -1,7 +1,7 @@
-// What the torch backend in tests/fake_device calls: kernels on the default stream, and ordinary
-// device memory. In C, because the backend finds the functions by name in libmemtide_fake_cuda.so,
-// which exports nothing else of the fake. Statuses are of type CUresult.
-// A thread without a context uses that of the first GPU. Thread-safe.
+// The functions that the torch backend in tests/fake_device calls: kernels on the default stream,
+// and ordinary device memory. In C, because the backend finds the functions by name in
+// libmemtide_fake_cuda.so, which exports nothing else of the fake. Statuses are of type CUresult. A
+// thread without a context uses that of the first GPU. Thread-safe.
 #ifndef MEMTIDE_BASE_CUDA_FAKE_TORCH_BACKEND_H_
 #define MEMTIDE_BASE_CUDA_FAKE_TORCH_BACKEND_H_
 

@@ -1,4 +1,4 @@
-// What memtide sees of a driver's library from before CUDA 12.0.
+// The part that memtide sees of a driver's library from before CUDA 12.0.
 extern "C" int cuDriverGetVersion(int* version) {
   *version = 11080;
   return 0;

@@ -11,7 +11,7 @@ from gpu_check.parts import Bench, lines
 from gpu_check.rows import failed
 
 _Rows = Iterator[dict[str, Any]]
-# What tensors.py does last, which ends it.
+# The last check of tensors.py, which ends it.
 LAST_CHECK = "a tensor whose chunk is not leased is read past the dispatcher"
 
 

@@ -56,7 +56,7 @@ def train(options: argparse.Namespace) -> None:
             entry = {"step": step, "loss": loss.item().hex(), "norm": None}
             entry["seconds"] = time.perf_counter() - began
             log.write(json.dumps(entry) + "\n")
-    # What another program does of its own accord after a step ends meanwhile.
+    # Work that another program does of its own accord after a step ends meanwhile.
     time.sleep(options.pause)
     dist.barrier()
     if rank == 0 and options.at_end:

@@ -1,4 +1,4 @@
-"""What the design asks of the driver: answered by C++ programs, a question a process."""
+"""The design's questions to the driver, answered by C++ programs, a question a process."""
 
 from __future__ import annotations
 

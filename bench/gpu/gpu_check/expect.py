@@ -1,4 +1,4 @@
-"""What gpu-check's training rows are expected to say on some machines, from a simple model.
+"""The figures of gpu-check's training rows that are expected on some machines, from a simple model.
 
     python3 -m gpu_check.expect      prints the table of docs/gpu/README.md
 
@@ -17,17 +17,17 @@ _FILE = Path(__file__).resolve().parent / "predictions.json"
 _LAYERS, _WIDTH, _ELEMENT_BYTES = 24, 2048, 2
 _PARAMETERS = _LAYERS * 12 * _WIDTH**2
 _STATE_BYTES = 4 * _ELEMENT_BYTES * _PARAMETERS
-# What torch's AdamW moves in the card's memory for a parameter, in the passes of foreach.
+# Bytes that torch's AdamW moves in the card's memory for a parameter, in the passes of foreach.
 _UPDATE_BYTES = 70
-# What the daemon's step reads and writes in host memory for a parameter, and how much of it is left
-# after backward.
+# Bytes that the daemon's step reads and writes in host memory for a parameter, and the part of the
+# step that is left after backward.
 _STEP_BYTES, _AFTER_BACKWARD = 14, 0.8
 # The larger direction's bytes over the link in a step, as parts of all states, in a pool of a
 # quarter: where torch steps, states come twice, less what stays; else parameters do.
 _EXACT_MOVES, _STEPPED_MOVES = 1.25, 0.41
 # Copies and kernels that follow one another instead of overlapping.
 _IMPERFECT = 1.2
-# What dispatch in Python takes in a step on a core of a server, of which the kernels hide some.
+# The time of dispatch in Python in a step on a core of a server, of which the kernels hide some.
 _DISPATCH_S = 0.11
 
 

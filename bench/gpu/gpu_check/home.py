@@ -50,8 +50,9 @@ class Home:
         }
 
     def script_environment(self, tensors_on_cpu: bool = False) -> dict[str, str]:
-        """What scripts that train have besides: torch's device over the fake CUDA, if `fake` is
-        set, which tools/gpu-check has compiled (tests/fake_device), unless `tensors_on_cpu`."""
+        """The environment variables that scripts that train have besides. If `fake` is set, unless
+        `tensors_on_cpu`, they add torch's device over the fake CUDA, which tools/gpu-check has
+        compiled (tests/fake_device)."""
         paths = os.pathsep.join([str(self.path / "python"), str(self.path / "examples")])
         if not self.fake or tensors_on_cpu:
             return {"PYTHONPATH": paths}

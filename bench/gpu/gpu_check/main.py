@@ -29,7 +29,7 @@ def chosen(options: argparse.Namespace) -> list[Part]:
 
 
 def list_parts(parts: list[Part], predictions: Predictions) -> str:
-    """What each part asks, its limit, and what is predicted."""
+    """The question of each part, its limit, and its predictions."""
     text = []
     for part in parts:
         kind = ", essential" if part.essential else ", with --peer" if part.peer else ""

@@ -23,7 +23,7 @@ LONGEST_ESSENTIAL_S = 900  # The limit of all essential parts together.
 
 @dataclass(frozen=True)
 class Bench:
-    """What a part runs with: memtide, and a folder for what later parts use."""
+    """The memtide that a part runs with, and a folder for what later parts use."""
 
     home: Home
     out: Path
@@ -49,7 +49,7 @@ class Part:
     peer: bool = False  # Compares with another program, which is asked for with --peer.
 
 
-# What the world can cause, and what a mistake in a part causes.
+# The errors that the world can cause, and those that a mistake in a part causes.
 _WHY = (
     OSError,
     RuntimeError,
@@ -63,8 +63,8 @@ _WHY = (
 
 
 def run_part(part: Part, bench: Bench) -> list[dict[str, Any]]:
-    """Runs a part within its limit, writes its file, and returns its rows. What it has found before
-    it failed is kept."""
+    """Runs a part within its limit, writes its file, and returns its rows. Rows that it has found
+    before it failed are kept."""
     start = time.monotonic()
     bench.home.deadline = start + part.limit_s
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What each row is expected to say, written before any run (predictions.json), by part and row."""
+"""The prediction for each row, written before any run (predictions.json), by part and row."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def ranks(bench: Bench) -> _Rows:
 
 
 def _trained(bench: Bench, command: list[str]) -> list[Trained]:
-    """What the ranks have logged."""
+    """The trainings of the ranks, as their logs say."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log"
         training.run(bench.home, [sys.executable, *command, "--result", log])

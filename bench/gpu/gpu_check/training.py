@@ -46,8 +46,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run has said: its log, a dict a step; `--stats`, if it was under memtide; and the most
-    bytes of the GPU in use while it ran, less those before (0 without a GPU)."""
+    """The results of a run: its log, a dict a step; `--stats`, if it was under memtide; and the
+    most bytes of the GPU in use while it ran, less those before (0 without a GPU)."""
 
     steps: list[dict[str, Any]]
     figures: dict[str, Any]

@@ -1,4 +1,4 @@
-// What tests of address spaces on the fake CUDA share: memory that a daemon lends, and work on it.
+// Tests of address spaces on the fake CUDA share memory that a daemon lends, and work on it.
 #ifndef MEMTIDE_CLIENT_CUDA_TESTING_CUDA_SPACE_HARNESS_H_
 #define MEMTIDE_CLIENT_CUDA_TESTING_CUDA_SPACE_HARNESS_H_
 

@@ -1,4 +1,5 @@
-// What memtide asks a GPU that it meets, over the fake CUDA, with a real helper process.
+// The questions that memtide asks a GPU that it meets, over the fake CUDA, with a real helper
+// process.
 #include "daemon/device/first_use/first_use.h"
 
 #include <gmock/gmock.h>

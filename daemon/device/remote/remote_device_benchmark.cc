@@ -1,6 +1,6 @@
-// What a call costs more because a device is in a process of its own: `remote_device_benchmark`
-// prints the time of a small copy by one thread, and by four at once, with the device in this
-// process and in another one. It starts itself as the other one.
+// The additional cost of a call because a device is in a process of its own:
+// `remote_device_benchmark` prints the time of a small copy by one thread, and by four at once,
+// with the device in this process and in another one. It starts itself as the other one.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -127,7 +127,7 @@ TEST_F(KeptRanksTest, WhatRanksShareIsKeptOnceAlsoAfterTheirDeathAndTheDaemons) 
   AllOpen(1);
   EXPECT_EQ(Chunks(), chunks);
   ExpectAll(expected_[1]);
-  // That a step has made them all is not recorded, so that digests are needed again.
+  // No record says that a step has made them all, so that digests are needed again.
   Step(2, true);
   ExpectAll(expected_[2]);
   EXPECT_LE(Chunks(), chunks);

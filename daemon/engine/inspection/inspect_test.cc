@@ -1,4 +1,4 @@
-// What InspectCall and TraceCall tell of whose jobs.
+// InspectCall and TraceCall: what they tell of whose jobs.
 #include <vector>
 
 #include "daemon/engine/engine.h"

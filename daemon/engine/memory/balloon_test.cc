@@ -1,4 +1,4 @@
-// What the machine's programs leave of the host pool.
+// The part of the host pool that the machine's programs leave.
 #include <memory>
 #include <utility>
 #include <vector>

@@ -100,7 +100,7 @@ TEST(DeviceSharesTest, ASecondJobComesToItsHalfOfAFullDevice) {
   EXPECT_EQ(node.ShareOf(first), kDeviceSlots / 2);
   EXPECT_EQ(node.ShareOf(second), kDeviceSlots / 2);
   EXPECT_EQ(node.Inspect().counters.device_reclaimed, kChunk * (kDeviceSlots / 2));
-  // What was written is still there, and neither takes more from the other.
+  // The content that was written is still there, and neither job takes more from the other.
   node.UseAll(first, of_first);
   node.UseAll(second, of_second);
   EXPECT_EQ(node.ShareOf(first), kDeviceSlots / 2);

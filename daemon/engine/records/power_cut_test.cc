@@ -54,8 +54,8 @@ TEST_P(PowerCutTest, APowerCutLeavesAWholeStep) {
   }
 }
 
-// What a snapshot names stays where it is while later steps, which are not durable, and writes of
-// the script go on.
+// Copies on SSD that a snapshot names stay where they are while later steps, which are not durable,
+// and writes of the script go on.
 TEST_P(PowerCutTest, WhatWasSavedStaysUntilTheNextSnapshot) {
   const std::vector<State> expected = Expected(GetParam().options);
   for (int at = 0; at < 60; at += 3) {

@@ -1,4 +1,4 @@
-// What a daemon that dies leaves to the next one.
+// The jobs and chunks that a daemon that dies leaves to the next one.
 #include "daemon/engine/testing/step_training.h"
 
 namespace memtide {

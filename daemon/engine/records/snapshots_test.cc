@@ -153,7 +153,8 @@ TEST(SnapshotsOfOneJobTest, AFailedSnapshotAtTheEndIsNotTriedForEver) {
   EXPECT_TRUE(node.saved().empty());
 }
 
-// What the script frees or writes while a commit waits for the drive is not waited for.
+// A commit that waits for the drive does not wait for chunks that the script frees or writes
+// meanwhile.
 TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor) {
   EngineOptions options = SmallHost();
   options.host_capacity = EngineByteHarness::kChunk * 20;

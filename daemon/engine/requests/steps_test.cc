@@ -219,7 +219,7 @@ TEST(StepsTest, EndWithTheirJobAndNotBefore) {
   node.Open("job", Duration(0));
 }
 
-// What is on its way to SSD, or back, is exchanged as it is: the old, the new, or both.
+// Chunks on their way to SSD, or back, are exchanged as they are: the old, the new, or both.
 TEST(StepsTest, AreCommittedWhileChunksMove) {
   const std::vector<State> expected = Expected(SmallHost());
   int moved = 0;
@@ -280,7 +280,7 @@ TEST(StepsTest, CommitsCountNoCopyOfOlderContentAsValid) {
   ASSERT_TRUE(node.IsMoving(session, training.chunks(), moving, moving + 1));
   const size_t begun = node.in_flight();
   ASSERT_TRUE(node.ReplyTo(training.Commit(2)).status.ok());
-  for (size_t i = 0; i < begun; ++i) node.FinishOne();  // What starts meanwhile stands behind them.
+  for (size_t i = 0; i < begun; ++i) node.FinishOne();  // Newer transfers stand behind them.
   EXPECT_FALSE(node.Describe(session, training.chunks()[moving - 3]).on_ssd);
 }
 

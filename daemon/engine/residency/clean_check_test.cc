@@ -93,7 +93,7 @@ TEST_F(CleanCheckTest, CopiesThatDifferEndTheSessionsOfTheJobWithTheMomentsThatU
   EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
 }
 
-// What else the program may have written unseen is dropped with the chunk that differs.
+// Other copies that the program may have written unseen are dropped with the chunk that differs.
 TEST_F(CleanCheckTest, ADifferenceDropsAllCopiesThatAreNotTheOnlyOnes) {
   node_.Touch(session_, chunks_[2], Access::kWrite);
   node_.Touch(session_, chunks_[1], Access::kRead);

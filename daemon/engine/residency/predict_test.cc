@@ -1,4 +1,4 @@
-// What the engine does with what sessions tell of their uses.
+// The engine's decisions from the uses that sessions report.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -32,7 +32,7 @@ class PredictTest : public testing::Test, public EngineHarness {
     moment.name = name;
     return moment;
   }
-  // Fetches, releases and reports the uses, as a client does. What is prefetched is on its way.
+  // Fetches, releases and reports the uses, as a client does. Prefetched chunks are on their way.
   void BeginToUse(uint32_t n, Access access = Access::kRead) {
     FetchCall fetch;
     fetch.call = Call();

@@ -18,8 +18,9 @@ namespace {
 // In fewer, hardly any device share has a surplus to give back.
 constexpr int kOperations = 3000;
 
-// What jobs, the machine and sessions may do in any order, from one seed. After each operation the
-// invariants are checked, and that the usage of each pool sums up to its capacity.
+// The operations of jobs, the machine and sessions, which may come in any order, from one seed.
+// After each operation the invariants are checked, and that the usage of each pool sums up to its
+// capacity.
 class Operations {
  public:
   explicit Operations(uint32_t seed) : random_(seed) {}
@@ -60,7 +61,7 @@ class Operations {
     }
     CheckQuotas();
   }
-  // What is under a quota grows up to it, and not beyond. A restored job has what it had.
+  // Jobs under a quota grow up to it, and not beyond. A restored job has what it had.
   void CheckQuotas() {
     std::map<std::pair<Quota::Kind, uint32_t>, QuotaUse> uses;
     for (const QuotaUse& use : ledger_.quotas().QuotaUses(absl::nullopt)) {

@@ -38,7 +38,7 @@ class ShareLedgerTest : public testing::Test {
       ledger_.CheckInvariants();
     }
   }
-  // What elastic jobs have to give for a new one.
+  // The changes by which elastic jobs make room for a new one.
   ShareLedger::Changes Reclaim(Tier tier, uint64_t chunks) {
     return ledger_.elastic().ReclaimFromOthers({{tier}, kChunk * chunks, Bytes(0), nullptr}, {});
   }
@@ -139,7 +139,7 @@ TEST_F(ShareLedgerTest, EachRankHasTheLeastThatOneSessionNeeds) {
   EXPECT_NE(status.message().find("at least 40 chunks"), status.message().npos) << status;
 }
 
-// What they have in common needs the rest.
+// Contents that the sessions have in common need the rest.
 TEST_F(ShareLedgerTest, SessionsThatTrainAlikeAreGuaranteedLess) {
   OpenCall alike = Elastic();
   alike.alike = 4;

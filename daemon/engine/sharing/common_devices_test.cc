@@ -1,4 +1,4 @@
-// What sessions with a device have in common: the content in host memory, and each device's copies.
+// Common contents of sessions with a device: the bytes in host memory, and each device's copies.
 #include <cstring>
 #include <string>
 #include <variant>
@@ -77,7 +77,7 @@ TEST_F(CommonDeviceTest, AnEvictionEndsWithTheContentThatItsWriterLeaves) {
   EXPECT_EQ(a_.Read(1), FrozenValues(77));
 }
 
-// What the device keeps needs a place to go to.
+// A copy that the device keeps needs a place to go to.
 TEST_F(CommonDeviceTest, WithoutAHomeAWriterIsToldWhatToEnlarge) {
   Share();
   Lease(a_, 0, Access::kRead);

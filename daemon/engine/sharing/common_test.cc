@@ -1,5 +1,5 @@
-// What sessions of one user have in common, on an EngineByteHarness: which bytes become one, who
-// sees what, and that memory goes with its last reader.
+// Common contents of sessions of one user, on an EngineByteHarness: which bytes become one, which
+// session sees what, and that memory goes with its last reader.
 #include <chrono>
 #include <string>
 #include <utility>

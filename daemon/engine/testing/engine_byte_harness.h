@@ -99,7 +99,7 @@ class EngineByteHarness {
 
   // The place on SSD of the last transfer to there, to be changed behind the engine's back.
   char* LastWritten() { return At(last_written_); }
-  // That of a chunk of a job that outlives the daemon.
+  // The place on SSD of a chunk of a job that outlives the daemon.
   char* StoredBytes(ChunkId chunk) {
     const ChunkRecord& record = chunks_.at(static_cast<uint32_t>(chunk.value()));
     const JobRecord& job = jobs_.at(record.job);

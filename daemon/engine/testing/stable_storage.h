@@ -18,9 +18,9 @@ namespace memtide {
 class StableStorage {
  public:
   enum class Fate { kNothing, kWhole, kRubbish };
-  // What a cut leaves of a snapshot that is being saved.
+  // The part of a snapshot that is being saved which a cut leaves.
   enum class SavedPart { kNothing, kWrites, kAll };
-  // By store and offset. What was never written is zero.
+  // By store and offset. Bytes that were never written are zero.
   using Contents = std::map<std::pair<StoreId, uint64_t>, std::string>;
 
   void Write(const StorePlace& place, std::string bytes) {

@@ -19,7 +19,7 @@ constexpr Bytes kBucketBudget = GiB(10);
 
 Instant At(Duration time) { return Instant(time); }
 
-// What was taken, with the most in any 24 hours.
+// The bytes that were taken, with the most in any 24 hours.
 class Taken {
  public:
   void Add(Instant at, Bytes size) {

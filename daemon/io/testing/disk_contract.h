@@ -1,4 +1,4 @@
-// What every Disk promises, as a suite to be instantiated with a way of opening one.
+// The promises of every Disk, as a suite to be instantiated with a way of opening one.
 #ifndef MEMTIDE_DAEMON_IO_TESTING_DISK_CONTRACT_H_
 #define MEMTIDE_DAEMON_IO_TESTING_DISK_CONTRACT_H_
 

@@ -16,7 +16,7 @@ ActivationModel EqualBlocks(size_t blocks) {
   return model;
 }
 
-// What happens to the blocks' rests: k, m or r for each.
+// The choices for the blocks' rests: k, m or r for each.
 std::string RestsOf(const Candidate& candidate) {
   std::string rests;
   for (const BlockChoice& choice : candidate.blocks) {

@@ -19,7 +19,7 @@ inline std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std
   return frame + payload;
 }
 
-// What a client sends first.
+// The bytes that a client sends first.
 inline std::string Preface() {
   return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "");
 }

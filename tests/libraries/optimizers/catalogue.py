@@ -104,7 +104,7 @@ NOT_TRIED = {
     "lorarite": "is for LoRA's pairs of matrices",
     "spectralsphere": "steps matrices only",
 }
-# Those of large libraries that have rows of their own in the table.
+# The optimizers of large libraries that have rows of their own in the table.
 NOTABLE = frozenset(
     {"adafactor", "adan", "ademamix", "came", "galore", "lamb", "lars", "lion", "muon", "prodigy"}
     | {"scalableshampoo", "shampoo", "sm3", "soap", "apollo", "mars", "adammini", "lookahead_adamw"}

@@ -32,7 +32,7 @@ def train(name: str, make: Maker, width: int) -> dict[str, object]:
     model = TinyGpt(width)
     optimizer = make(model)
     losses = []
-    getattr(optimizer, "train", lambda: None)()  # Those without schedules have two sets of weights.
+    getattr(optimizer, "train", lambda: None)()  # Schedule-free optimizers have 2 sets of weights.
     for step in range(_STEPS):
         tokens = batch(2, 16)
 

@@ -14,7 +14,7 @@ from harness import Cli
 _ITERATIONS = int(os.environ.get("MEMTIDE_CHANGING_SHAPES", "300"))
 # Half of the iterations is for what grows at first: heaps, and the plan.
 _EARLY = 2
-# What glibc's heap may still grow by as shapes come in other orders. The activations of one
+# Bytes by which glibc's heap may still grow as shapes come in other orders. The activations of one
 # iteration are some 5 MiB.
 _NOISE_BYTES = 12 * 2**20
 

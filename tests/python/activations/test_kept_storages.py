@@ -1,4 +1,4 @@
-"""What is kept leaves in the order in which it was saved, as soon as nothing else uses it."""
+"""Kept storages leave in the order in which they were saved, as soon as nothing else uses them."""
 
 from __future__ import annotations
 

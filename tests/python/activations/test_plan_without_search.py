@@ -169,7 +169,7 @@ def test_a_rehearsal_keeps_the_allowance(allowance_bytes: int, dear_moves: None)
     with managed(allowance_bytes) as activations:
         train(model, 1)
         loss = model(torch.randn(64, 32)).square().mean()  # The rehearsal.
-        # What the last block and the loss have saved had other users until now.
+        # Tensors that the last block and the loss have saved had other users until now.
         saved_by_a_block_bytes = 64 * (2 * 32 + 2 * 128) * 4
         assert activations.kept_bytes <= allowance_bytes + saved_by_a_block_bytes
         loss.backward()

@@ -1,4 +1,4 @@
-"""What an iteration saved is recorded, under the moments of its trace."""
+"""Activations that an iteration saved are recorded, under the moments of its trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def profiled(model: nn.Module, client: FakeClient | None = None, **kwargs: int) 
 
 
 def saved_by(model: nn.Module) -> list[torch.UntypedStorage]:
-    """What plain torch saves in a step, each storage once."""
+    """The storages that plain torch saves in a step, each once."""
     storages = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The rehearsal says which blocks cannot be recomputed exactly, and changes no result.
 
-What these blocks note in a list of an object outside, named `deep`, is deeper than effects are
-looked for: so they can run twice.
+Blocks that note things in a list of an object outside, named `deep`, can run twice: the list is
+deeper than effects are looked for.
 """
 
 from __future__ import annotations

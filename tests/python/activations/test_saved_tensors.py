@@ -1,4 +1,4 @@
-"""What autograd saves under memtide: moved to chunks at once, with an allowance of nothing."""
+"""Activations under memtide are moved to chunks at once, with an allowance of nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def activations(runtime: Runtime) -> int:
 
 
 def outside(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-    """What `run` returns in a thread without hooks: plain torch's result."""
+    """The tensors that `run` returns in a thread without hooks: plain torch's result."""
     results: list[list[Tensor]] = []
     runtime = runtimes.current()
     assert runtime is not None and runtime.activations is not None

@@ -1,4 +1,4 @@
-"""What the script chooses for what autograd saves: by a word, by module, by part of its code."""
+"""The script's choices for activations: by a word, by module, by part of its code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def moved_by(activations: Activations, module: nn.Module, width: int = 32) -> in
     """The bytes that one forward and backward pass of a module moves."""
     before = activations.moved_bytes
     output = module(torch.ones(64, width) * 1)
-    # What could not leave while it was in use is tried again when something else is saved.
+    # Storages that could not leave while in use are tried again when something else is saved.
     (torch.ones(64, 64, requires_grad=True).exp().sum() * output.sum()).backward()
     return activations.moved_bytes - before
 
@@ -133,7 +133,7 @@ def test_a_module_has_the_choice_of_the_first_pattern_that_matches_it() -> None:
 def test_a_part_of_a_module_has_its_module_s_choice_unless_it_has_its_own() -> None:
     model = Model()
     with managed(model, {"head.2": "keep", "head": "move"}) as activations:
-        # What the last layer saves is what Tanh has returned, so one of two is moved.
+        # The last layer saves the tensor that Tanh has returned, so one of two is moved.
         moved_bytes = moved_by(activations, model.head)
     with managed(model, {"head": "move"}) as activations:
         assert moved_by(activations, model.head) > moved_bytes

@@ -36,7 +36,7 @@ def trace_of(*iterations: tuple[tuple[str, str], ...]) -> Trace:
 
 
 class World:
-    """What a planner is given, and what it has done with it."""
+    """The trace and plan that a planner is given, and the searches and lines that it has made."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trace = trace_of(_OTHER, _MOMENTS)

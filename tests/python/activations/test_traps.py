@@ -308,7 +308,7 @@ def test_a_graph_outlives_iterations(how: str) -> None:
         losses = [backward(model)]
         other = nn.Linear(_WIDTH, _WIDTH)
         other(inputs()).exp().sum().backward()
-        # What it was made from is not changed before its backward pass in the next step.
+        # The graph's leaf and blocks are not changed before its backward pass in the next step.
         leaf = inputs().requires_grad_()
         blocks = [Block(plain) for _ in range(3)]
         value = leaf

@@ -33,8 +33,8 @@ class Machine:
         self.own_bytes = 300 * _MIB
         self.daemon = process_memory.Resident(10 * _MIB, 400 * _MIB)
         self.kept_bytes = 0
-        self.rise_bytes = 0  # What more was used between the last reading and this one.
-        self.freed_bytes = 0  # What the allocator keeps of the script's own memory.
+        self.rise_bytes = 0  # The rise in use between the last reading and this one.
+        self.freed_bytes = 0  # Bytes of the script's own memory that the allocator keeps.
         self.now_s = 100.0
         self.trims = 0
 

@@ -1,4 +1,4 @@
-"""What one limit leaves for activations."""
+"""The memory that one limit leaves for activations."""
 
 from __future__ import annotations
 

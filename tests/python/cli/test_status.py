@@ -1,4 +1,4 @@
-"""What `memtide status` prints of jobs, whose names and commands others have chosen."""
+"""Lines that `memtide status` prints of jobs, whose names and commands others have chosen."""
 
 from __future__ import annotations
 

@@ -81,5 +81,5 @@ def test_a_private_daemon_where_a_service_has_the_gpu_is_refused_with_the_remedy
         find_or_start(SessionRequest(pools=POOLS))
     assert f"with sockets in {service}" in str(raised.value)
     assert "`memtide run` without pools or a budget" in str(raised.value)
-    # That is what does work.
+    # The remedy does work.
     assert find_or_start(SessionRequest(socket_dir=service)) == (service, None)

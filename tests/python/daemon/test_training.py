@@ -15,7 +15,7 @@ from memtide._daemon.training import Training
 
 @pytest.fixture(autouse=True)
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMTIDE_TRAINING", "")  # What the test sets is undone.
+    monkeypatch.setenv("MEMTIDE_TRAINING", "")  # Values that the test sets are undone.
     monkeypatch.delenv("MEMTIDE_TRAINING")
     for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)

@@ -68,7 +68,7 @@ def _results(folder: Path, count: int) -> list[Any]:
 
 
 def _usage_at_end(cli: Cli, sockets: Path, kind: str, count: int, folder: Path) -> inspection.Node:
-    """What the node keeps while all scripts have trained and none has ended."""
+    """The node's usage while all scripts have trained and none has ended."""
     scripts = _start(cli, sockets, kind, count, folder)
     for number in range(count):
         _wait_for(folder / f"trained-{number}", scripts)
@@ -93,7 +93,7 @@ def test_four_scripts_keep_their_frozen_model_once(cli: Cli, sockets: Path, tmp_
         allocated.append(sum(usage.allocated_bytes for usage in node.kinds.values()))
         in_memory.append(parameters.host_bytes + parameters.ssd_bytes)
     for alone, together in (allocated, in_memory):
-        # What a script has beside the model: its adapters, their states, and the model's end.
+        # The bytes of a script beside the model: its adapters, their states, and the model's end.
         own = max(0, alone - _MODEL_BYTES)
         assert together <= 1.05 * (_MODEL_BYTES + 4 * own), (allocated, in_memory)
     assert node.kinds["parameter"].shared_bytes >= 3 * (_MODEL_BYTES - _CHUNK_BYTES)

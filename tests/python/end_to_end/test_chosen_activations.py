@@ -10,7 +10,7 @@ from harness import SCRIPTS, Cli
 
 
 def train(cli: Cli, result: Path, **environment: str) -> list[Any]:
-    """What each rank reports."""
+    """The report of each rank."""
     cli.python(SCRIPTS / "chosen_ranks.py", RESULT=result, **environment).check()
     return [json.loads(Path(f"{result}.{rank}").read_text(encoding="utf-8")) for rank in range(2)]
 

@@ -20,8 +20,8 @@ _BLOCKS = {"compiled": 1, "forward": _LAYERS * _STEPS, "backward": _LAYERS * _ST
 def run_both(
     cli: Cli, tmp_path: Path, options: list[str], script: list[Any], how: str, **environment: Any
 ) -> tuple[dict[str, int], Any]:
-    """What the script counts under memtide, and the moved bytes. How it is compiled without memtide
-    is `how`; with it, the whole model is to be compiled."""
+    """The counts of the script under memtide, and the moved bytes. How it is compiled without
+    memtide is `how`; with it, the whole model is to be compiled."""
     plain, offloaded, stats = (tmp_path / name for name in ("plain", "offloaded", "stats"))
     script = [SCRIPTS / "compiled.py", *script]
     expected = cli.python(*script, how, RESULT=plain, **environment).check()

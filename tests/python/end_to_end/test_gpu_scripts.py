@@ -37,7 +37,7 @@ CASES = {
     "big_embedding": 32,
     "oom_retry": 20,
 }
-# Those whose optimizers step in the script's thread: their steps have no parts.
+# Scripts whose optimizers step in the script's thread: their steps have no parts.
 IN_THE_THREAD = {"custom_optimizer"}
 
 

@@ -50,7 +50,7 @@ def _run(
 
 
 def _kept_bytes(usage: Path) -> dict[str, int]:
-    """What the daemon keeps of parameters and of states."""
+    """The bytes of parameters and of states that the daemon keeps."""
     kinds = json.loads(usage.read_text(encoding="utf-8"))
     return {kind: kinds[kind]["host_bytes"] + kinds[kind]["ssd_bytes"] for kind in _STATES}
 

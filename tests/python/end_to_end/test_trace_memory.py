@@ -104,5 +104,5 @@ def test_compiled_code_stays_compiled(cli: Cli, tmp_path: Path) -> None:
     recorded = cli.memtide(
         "run", *pools, *outputs, *script, "whole", RESULT=tmp_path / "recorded"
     ).check()
-    assert recorded.out == plain.out  # What is compiled, and how often it runs.
+    assert recorded.out == plain.out  # The compiled regions, and how often they run.
     assert (tmp_path / "recorded").read_text() == (tmp_path / "plain").read_text()

@@ -1,4 +1,4 @@
-"""What is left out of a message is in a later one, and all that a message has arrives."""
+"""Values that are left out of a message are in a later one, and all that a message has arrives."""
 
 from __future__ import annotations
 

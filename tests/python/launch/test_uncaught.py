@@ -1,4 +1,4 @@
-"""What a script does not catch is shown as Python shows it, without the frames of memtide."""
+"""Errors that a script does not catch are shown as Python shows them, without memtide's frames."""
 
 from __future__ import annotations
 

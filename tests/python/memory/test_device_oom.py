@@ -213,7 +213,7 @@ def test_too_little_pinned_memory_is_no_shortage_of_the_device(
 
 
 class _BigChunks:
-    """What a DeviceOomHandler uses of a ManagedMemory, with 100 slots of 64 MiB."""
+    """The part of a ManagedMemory that a DeviceOomHandler uses, with 100 slots of 64 MiB."""
 
     chunk_bytes = 64 << 20
     holding = False

@@ -1,4 +1,4 @@
-"""What autograd saves, and gets back from chunks."""
+"""Activations: autograd saves them, and gets them back from chunks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def moved_under_its_users(patch: pytest.MonkeyPatch) -> None:
 
 
 def many_of_one_size() -> Results:
-    """What is saved last comes back first, and no two of equal size may have one buffer."""
+    """The last saved activation comes back first, and no two of equal size may have one buffer."""
     model = network(depth=8)
     optimizer = adamw(model)
     return [*train(optimizer, lambda _: model(batch()).square().mean()), *values(model, optimizer)]

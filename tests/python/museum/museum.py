@@ -42,7 +42,7 @@ class Case:
 
     train: Callable[[], Results]  # The script; it returns all that came out of its training.
     plant: Plant  # Breaks a guard of memtide's.
-    # What the error says that the fault ends in. Empty: in no error, but in other results.
+    # The message of the error that the fault ends in. Empty: in no error, but in other results.
     error: str = ""
     blocks: bool = False  # Whether the script has blocks, which are to be recomputed.
     alone: str = ""  # Why none of them is.
@@ -53,7 +53,7 @@ class Case:
 
 @functools.cache
 def plain(case: Case) -> Results:
-    """What comes out of plain torch."""
+    """The results of plain torch."""
     assert runtimes.current() is None
     results = case.train()
     assert all(tensor.isfinite().all() for tensor in results)
@@ -61,7 +61,7 @@ def plain(case: Case) -> Results:
 
 
 def under_memtide(case: Case) -> tuple[Results, Run]:
-    """What comes out under memtide, and the run, which has ended. Parts of a step that can be made
+    """The results under memtide, and the run, which has ended. Parts of a step that can be made
     during backward are there when it returns, whatever comes between it and the step."""
     run = Run(lease_budget=16, allowance=lambda: 0)
     planner = forcing(_RECOMPUTED) if case.blocks else lambda _: None
@@ -140,7 +140,7 @@ def moving_shared_tensors(patch: pytest.MonkeyPatch) -> None:
 
 
 def iterations_ending_activations(patch: pytest.MonkeyPatch) -> None:
-    """What autograd has saved is taken for dead when an optimizer has stepped."""
+    """Activations are taken for dead when an optimizer has stepped."""
 
     def discard_all(arena: ActivationArena) -> None:
         arena._client.discard(Places(arena.places))

@@ -1,4 +1,4 @@
-"""What an optimizer is to do, and what it knows."""
+"""Optimizers: what they are to do, and what they know."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def momentum_that_begins_late() -> Results:
 
 
 def no_state_is_fresh(patch: pytest.MonkeyPatch) -> None:
-    """What is stepped for the first time begins with zeros, as after a step."""
+    """A parameter that is stepped for the first time has states of zeros, as after a step."""
     split = offloaded_step.split
 
     def from_zeros(

@@ -1,7 +1,7 @@
 """Bugs of others: under memtide their scripts train as under plain torch, to the bit.
 
-That a case sees the bug for which it was built is tested as well: with a fault of that kind in
-memtide, it fails. README.md says whose bug each one is.
+Tests show that each case sees the bug for which it was built: with a fault of that kind in memtide,
+it fails. README.md says whose bug each one is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ranks compare of a step part: equal for equal work at any addresses, else not."""
+"""Digests of a step part, which ranks compare: equal for equal work at any addresses, else not."""
 
 from __future__ import annotations
 

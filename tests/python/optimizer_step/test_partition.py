@@ -75,7 +75,7 @@ def test_batches_of_ranks_write_no_chunk_in_common() -> None:
     cut = batches_of(updates, {}, GEOMETRY, limits)
     assert [sorted(batch.writes) for batch in cut] == [[10, 20], [11, 12, 21], [13, 23]]
     assert all(batch.is_apart for batch in cut)
-    # What needs more chunks than a batch of ranks may have is cut as without ranks.
+    # Updates that need more chunks than a batch of ranks may have are cut as without ranks.
     cut = batches_of(updates, {}, GEOMETRY, replace(limits, chunks_apart=7))
     assert [sorted(batch.writes) for batch in cut] == [[10, 20], [11, 21], [12, 21], [13, 23]]
     assert [batch.is_apart for batch in cut] == [True, False, False, True]

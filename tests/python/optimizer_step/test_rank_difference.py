@@ -20,7 +20,7 @@ def _name(address: int) -> str:
 def said(
     capsys: pytest.CaptureFixture[str], *, work: bool = False, place: int = 0, parts: slice
 ) -> str:
-    """What is said if the content of a place differs."""
+    """The message if the content of a place differs."""
     batch, geometry = batch_at(_BASE, adam_options())
     batch = Batch(batch.parts[parts], batch.copies)
     contents = contents_of(batch, geometry)

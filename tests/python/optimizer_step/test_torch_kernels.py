@@ -69,7 +69,7 @@ class Space:
         self._new = [torch.full_like(tensor, math.nan) for tensor in tensors]
 
     def new(self) -> list[torch.Tensor]:
-        """What the shadow chunks hold."""
+        """The tensors that the shadow chunks hold."""
         return self._new
 
     def start_part(self, reads: list[int], writes: list[int]) -> tuple[int, list[int]]:

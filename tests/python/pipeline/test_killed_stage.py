@@ -42,7 +42,7 @@ def run(
 
 
 def steps_of(result: Path, rank: int) -> dict[int, str]:
-    """What a stage has come to after each batch; asserts that it has come to the same again."""
+    """The results of a stage after each batch; asserts that they were the same each time."""
     steps: dict[int, str] = {}
     for line in Path(f"{result}{rank}").read_text(encoding="utf-8").splitlines():
         batch, rest = line.split(" ", 1)

@@ -14,7 +14,7 @@ from memtide.pipeline import Largest
 from memtide_methods.pipeline.thinned_messages import ThinnedMessages
 from pipeline_stages import STAGES, train
 
-_ELEMENTS = 2 * 6 * 24  # What a stage sends for a micro-batch.
+_ELEMENTS = 2 * 6 * 24  # Elements that a stage sends for a micro-batch.
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from memtide._plan_file.answer import Answer
 from memtide_plan import calibration, check, fit, rows
 from memtide_plan.rows import Figure, Row
 
-# Those whose rows the planner's process is not needed for.
+# Constants whose rows need no process of the planner.
 QUICK = ("reached_flop.ampere", "reached_drive")
 
 

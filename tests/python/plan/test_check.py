@@ -1,4 +1,4 @@
-"""What `memtide plan --check` makes of rows and predictions."""
+"""The comparison of rows with predictions by `memtide plan --check`."""
 
 import json
 from dataclasses import replace

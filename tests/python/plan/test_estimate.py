@@ -110,7 +110,7 @@ def test_activations_that_cannot_be_kept_are_a_limit(micro_batch: int | None, gi
     answer = estimate(MODEL, keeping, with_pool(gib))
     assert not answer.fits and answer.step_s is None
     assert "device memory in which activations are kept" in answer.limit
-    # What it says would do does, and so does what keeps less.
+    # The device memory that the answer says would do does, and so does a choice that keeps less.
     enough = replace(DEVICE, memory_bytes=answer.least_device_bytes, pool_bytes=None)
     assert estimate(MODEL, keeping, replace(MACHINE, device=enough)).fits
     assert estimate(MODEL, replace(keeping, activations="recompute"), with_pool(3)).fits

@@ -283,7 +283,7 @@ def test_adapters_are_trained_and_nothing_else(tmp_path: Path) -> None:
     values, parameters = _PUBLISHED["Llama-2-7B"]
     options = Options(lora_rank=8, lora_targets=("q", "v"))
     model = _described(tmp_path, values, options)
-    # That many trainable parameters PEFT prints for Llama-2-7B with its defaults.
+    # PEFT prints this number of trainable parameters for Llama-2-7B with its defaults.
     assert model.trained_parameters() == 4_194_304
     assert model.parameters() == parameters + 4_194_304
     full, adapted = _layer(_described(tmp_path, values)), _layer(model)

@@ -1,5 +1,5 @@
-"""What a layer of a config.json saves for backward is what autograd saves of such a layer in torch:
-every storage that it packs counts, once, and parameters do not."""
+"""A layer of a config.json saves for backward the bytes that autograd saves of such a layer in
+torch: every storage that it packs counts, once, and parameters do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of the least drive is what a run refuses and what it takes."""
+"""The least drive of a plan is the least that a run takes: it refuses a smaller one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_keys_of_an_answer_in_json_stay() -> None:
     }
 
 
-# What is printed.
+# The printed answer.
 
 
 def test_an_answer_says_what_it_is_asked_for() -> None:

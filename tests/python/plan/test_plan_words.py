@@ -1,4 +1,4 @@
-"""What users write for `memtide plan`: sizes, rates, optimizers, machines; and what is refused."""
+"""Words of users for `memtide plan`: sizes, rates, optimizers, machines; and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What products of matrices take: tiles, waves of them, and the bytes that they pass."""
+"""The time of products of matrices: tiles, waves of them, and the bytes that they pass."""
 
 from __future__ import annotations
 

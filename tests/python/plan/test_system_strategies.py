@@ -88,7 +88,7 @@ def test_a_step_within_the_backward_pass_has_the_gradients_of_one_block() -> Non
     inputs = LAYERS * layer.input_bytes_per_token * 8 * 1024
     others = MODEL.trained_parameters() - max(b.trained_parameters for b in MODEL.blocks)
     assert saved == pytest.approx(2 * others - inputs)
-    # What layers are given is on the host, which is what the step then has less.
+    # The layers' inputs are on the host, so the step has less on the device by their size.
     moved = device_bytes("activation-offload", fused)
     assert device_bytes("resident", fused) - moved == pytest.approx(inputs)
 

@@ -273,7 +273,7 @@ def test_the_page_has_a_row_for_each_chunk_and_says_which_are_away(
 
 
 def _shown(tide: Tide, folder: Path, residency: Residency | None = None) -> dict[str, str]:
-    """What the page of a tide draws and says, by the place where it does."""
+    """The drawings and words of a tide's page, by their place."""
     path, browser = folder / "tide.html", folder / "browser.js"
     memory_plot.draw(tide, path, residency)
     browser.write_text(_BROWSER, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the ranks of several nodes go on from, by what each of them has."""
+"""The step from which the ranks of several nodes go on, by what each of them has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process goes on from when it has opened a named job."""
+"""The step from which a process goes on when it has opened a named job."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_layout_with_less_padding_is_resumed_as_it_is(client: FakeClient) -> N
     ]
     assert all(p.grad.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in managed)
     assert train(model, optimizer, range(6, 8)) == plain[6:]
-    # What is freed of the old layout is used by the new one, and nothing overlaps.
+    # Memory that is freed of the old layout is used by the new one, and nothing overlaps.
     model[1].weight.data = torch.zeros(1)
     more = [nn.Linear(20 + n, 31, bias=False).weight for n in range(20)]
     assert all(p.data_ptr() % GPU_ALIGNMENT_BYTES == 0 for p in more if memory.addresses.manages(p))

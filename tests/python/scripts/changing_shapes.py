@@ -45,7 +45,7 @@ for step in range(9):
         head.weight = torch.nn.Parameter(widened(old.T, 700, 0.01).T.contiguous())
         optimizer.state.pop(old)
         group["params"] = [head.weight if each is old else each for each in group["params"]]
-# What does not fit together any more is an error of torch's.
+# Shapes that do not fit together any more are an error of torch's.
 embed.weight.data = widened(embed.weight, 9000, 0.02)
 embed.weight.grad = None
 embed(torch.arange(9000)).square().mean().backward()

@@ -37,7 +37,7 @@ def waits() -> int:
 
 
 def used_bytes() -> int:
-    """What all processes have of the device's memory now."""
+    """The bytes of the device's memory that all processes have now."""
     if _empty_cache is None:
         return 0
     free_bytes, total_bytes = module.mem_get_info()

@@ -29,7 +29,7 @@ class Recomputed(nn.Sequential):
 
 
 class LargestOnly(torch.autograd.Function):
-    """What arrives in the next stage: zeros but for the largest elements, as do gradients."""
+    """Elements that arrive in the next stage are zeros but for the largest, as are gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, options: argparse.Namespace) -> torch.Tensor:

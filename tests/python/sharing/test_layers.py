@@ -125,8 +125,8 @@ def test_delinked_layers_go_on_as_a_plain_model_would(moments: str) -> None:
 
 
 def _addresses(layers: nn.ModuleList, optimizer: torch.optim.Optimizer) -> list[set[int]]:
-    """Those of each layer's parameters, gradients and moments. `data_ptr` would count as a write:
-    torch would copy."""
+    """The addresses of each layer's parameters, gradients and moments. `data_ptr` would count as a
+    write: torch would copy."""
     result = []
     for layer in layers:
         tensors = []

@@ -1,4 +1,4 @@
-"""What `memtide run --share` cannot do is refused before a step is made, with the reason."""
+"""Cases that `memtide run --share` cannot share are refused before a step, with the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
-    """What is reported while layers of `model.blocks` are to share until the second step."""
+    """The lines reported while layers of `model.blocks` are to share until the second step."""
     lines: list[str] = []
     shared = SharedLayers("model.blocks", 2, lines.append)
     runtimes.start(FakeClient(), Observer(), adopt_everything=True, first_phases=[shared])

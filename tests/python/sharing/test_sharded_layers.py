@@ -287,7 +287,7 @@ def test_fully_sharded_data_parallel_shares_but_does_not_part(mesh: Any) -> None
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is reported while layers of `model.blocks` are to share until the second step."""
+    """The lines reported while layers of `model.blocks` are to share until the second step."""
     lines: list[str] = []
     shared = SharedLayers("model.blocks", 2, lines.append)
     monkeypatch.setattr(deferred_start, "shared_layers", lambda: shared)

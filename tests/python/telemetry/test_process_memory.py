@@ -1,4 +1,4 @@
-"""What the kernel says of this process's memory, peaks between two readings included."""
+"""The kernel's figures of this process's memory, peaks between two readings included."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ sys.stdout.write("the end")
 
 
 def rows(written: str) -> list[str]:
-    """What a terminal shows of it, without trailing spaces."""
+    """The rows that a terminal shows of it, without trailing spaces."""
     shown: list[str] = []
     for line in written.replace("\r\n", "\n").split("\n"):
         row = ""
@@ -53,7 +53,7 @@ class Terminal:
         self.stream: TextIO = os.fdopen(its, "w")
 
     def written(self) -> str:
-        """What has been written since the last call."""
+        """The text that has been written since the last call."""
         self.stream.flush()
         os.write(self.stream.fileno(), b"<end>")
         text = b""

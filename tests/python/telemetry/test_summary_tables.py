@@ -7,7 +7,7 @@ from memtide._telemetry.summary_tables import kinds_table, pools_table, steps_li
 
 
 def _columns(**mebibytes: int) -> dict[str, float]:
-    """What the table shows of a device pool of 16 MiB, by column."""
+    """The table's MiB of a device pool of 16 MiB, by column."""
     pool = {"tier": "TIER_DEVICE", "capacity_bytes": 16 << 20}
     pool |= {f"{state}_bytes": value << 20 for state, value in mebibytes.items()}
     columns = pools_table(inspection.parse({"pools": [pool]})).columns[1:]

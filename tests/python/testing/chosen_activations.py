@@ -49,7 +49,7 @@ def chunks() -> int:
     """Activation chunks that are allocated after an iteration that has not used any."""
     runtime = runtimes.current()
     assert runtime is not None
-    for _ in range(2):  # What an iteration has used stays for the next one.
+    for _ in range(2):  # Chunks that an iteration has used stay for the next one.
         runtime.memory.pressure.end_activations()
     return sum(kind is Kind.ACTIVATION for kind in runtime.client.kinds.values())
 
@@ -76,7 +76,7 @@ def train(build: Callable[[], nn.Module], step: Step, how: str | None = None) ->
 
 
 class Trained:
-    """What came out of a training."""
+    """The results of a training."""
 
     def __init__(self, results: list[torch.Tensor], done: dict[str, object]) -> None:
         self.results = results

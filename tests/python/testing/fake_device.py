@@ -21,7 +21,7 @@ _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wall")
 
 
 def environment() -> dict[str, str]:
-    """What a process needs in its environment so that its torch has the device. REQUIRES: its
+    """The variables that a process needs so that its torch has the device. REQUIRES: its
     MEMTIDE_LIBRARY is on the fake CUDA."""
     folder = _built()
     return {

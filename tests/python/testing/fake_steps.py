@@ -27,14 +27,14 @@ class FakeSteps:
     def __init__(self) -> None:
         # The places that each part of this process reads, and those that it writes.
         self.parts: list[tuple[list[int], list[int]]] = []
-        # Those that have not ended: the memory of the written chunks, and of those that are read.
+        # Open parts: the memory of the written chunks, and of those that are read.
         self._open: dict[int, dict[int, bytearray]] = {}
         self._read: dict[int, list[bytearray]] = {}
         self.committed_steps = 0
         self.before_commit: Callable[[], object] = lambda: None
         self.commits_with_all_ranks = 0
         self.committed_manifest = b""
-        # What is raised for a part, by its number.
+        # The error that is raised for a part, by its number.
         self.fail_part: dict[int, Exception] = {}
         self.before_part: Callable[[], None] = lambda: None
         self._begun: set[int] = set()

@@ -55,7 +55,7 @@ class Shelf(importlib.abc.MetaPathFinder):
         self._modules: dict[str, types.ModuleType] = {}
         # The modules that one module of _PRELOADED brings, by each of their names.
         self._together: dict[str, list[str]] = {}
-        # What a package has under the name of a module of it, which need not be that module.
+        # The attribute of a package with the name of a module of it, which need not be that module.
         self._attributes: dict[str, object] = {}
         self._restores = False
 
@@ -245,7 +245,7 @@ def _take(descriptors: list[int], numbers: list[int]) -> None:
 
 
 def _standard_streams(*, are_unbuffered: bool) -> tuple[TextIO, TextIO, TextIO]:
-    """Those of the server are of its own descriptors, and know whether these were terminals."""
+    """The server's streams are of its own descriptors, and know whether these were terminals."""
 
     def output(number: int, errors: str | None, buffering: int) -> TextIO:
         if not are_unbuffered:
@@ -275,8 +275,8 @@ def _become(
         os.umask(request["umask"])
     if request["leads_session"]:
         os.setsid()
-    # The destructors of torch's libraries take longer than most programs. Those of what the program
-    # loads come first.
+    # The destructors of torch's libraries take longer than most programs. The destructors of what
+    # the program loads come first.
     _C_LIBRARY.on_exit(_C_LIBRARY._exit, None)
     os.environ.clear()
     os.environ.update(request["environment"])

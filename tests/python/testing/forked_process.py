@@ -65,7 +65,7 @@ class ForkServer:
             listener.bind(str(path))
             listener.listen(64)
             command = [sys.executable, _SERVER, path]
-            # What it runs by itself is of no test.
+            # Code that the server runs by itself is of no test.
             names = self._environment.keys() - {"COVERAGE_PROCESS_START"}
             environment = {name: self._environment[name] for name in names}
             process = subprocess.Popen(command, env=environment, stdin=listener)

@@ -12,7 +12,7 @@ STAGES = 4
 
 
 class Trained(NamedTuple):
-    """What each rank, or stage if there is one process, has come to, and what all said."""
+    """The results of each rank, or stage if there is one process, and the output of all."""
 
     results: list[dict[str, Any]]
     out: str

@@ -1,4 +1,5 @@
-"""What a command line of Python runs, and whether a forked process can stand for its interpreter.
+"""Command lines of Python: what they run, and whether a forked process can stand for an
+interpreter.
 
 The processes of the tests and the fork server (fork_server.py) decide alike.
 """
@@ -26,7 +27,7 @@ _KINDS = {"-m": "module", "-c": "code"}
 
 
 class Program(NamedTuple):
-    """What an interpreter runs."""
+    """The program that an interpreter runs."""
 
     kind: str  # "module", "code" or "script".
     name: str
@@ -45,7 +46,7 @@ def read_once(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def program_of(arguments: Sequence[str]) -> Program | None:
-    """What `python ARGUMENTS` runs; None: it is for a new interpreter."""
+    """The program that `python ARGUMENTS` runs; None: it is for a new interpreter."""
     if any(word.startswith(_COUNTS_IMPORTS) for word in arguments):
         return None
     words, options = list(arguments), set()

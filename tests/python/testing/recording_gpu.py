@@ -12,7 +12,7 @@ class RecordingGpu:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.free_bytes = self.total_bytes = 0
-        self.fraction = 1.0  # That torch's allocator may use.
+        self.fraction = 1.0  # The part that torch's allocator may use.
         self.allocated_bytes = 0
         # Called while `synchronize` waits.
         self.while_waiting: Callable[[], None] = lambda: None

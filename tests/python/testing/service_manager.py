@@ -52,8 +52,8 @@ class ServiceManager:
                 "LISTEN_FDS": str(len(names)),
                 "LISTEN_FDNAMES": ":".join(names),
             },
-            # What was not made inheritable is closed all the same. With pass_fds all these numbers
-            # would have to be in use before.
+            # Descriptors that were not made inheritable are closed all the same. With pass_fds all
+            # these numbers would have to be in use before.
             close_fds=False,
             preexec_fn=pass_descriptors,
             stderr=self._log,
@@ -66,7 +66,7 @@ class ServiceManager:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
-        # What the daemon has sent before is in the queue.
+        # Messages that the daemon has sent before are in the queue.
         self._handled.clear()
         self._socket.sendto(b"SYNC=1", str(self.home / "notify"))
         self._handled.wait()

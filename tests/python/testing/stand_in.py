@@ -62,8 +62,8 @@ def _main() -> None:
     connection.sendmsg([header], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     connection.sendall(body)
     pid = _number(connection, 8)
-    # What signals the leader of a session signals its group, as torchrun does: the forked process
-    # leads a group of its own.
+    # A process that signals the leader of a session signals its group, as torchrun does: the forked
+    # process leads a group of its own.
     _pass_signals_to(-pid if leads_session else pid)
     status = _number(connection, 4)
     if status < 0:

@@ -2,7 +2,8 @@
 
 The server replaces the function by which `subprocess` and `multiprocessing` start a program. So the
 programs that they start are the same, and `sys.executable` is, but where it would be a new
-interpreter, stand_in.py runs in its place. What a process becomes by `os.exec` is a new one.
+interpreter, stand_in.py runs in its place. An interpreter that a process becomes by `os.exec` is a
+new one.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def uses_of_torch() -> Iterator[tuple[str, str, str]]:
 
 
 def differences(folder: Folder, version: Version) -> Iterator[str]:
-    """What the table of patches, or an import, says of that version and is not so."""
+    """The claims of the table of patches, or of an import, that are not so in that version."""
     sources = TorchSources(folder)
     expected = patches.expected(version)
     for patch in PATCHES:

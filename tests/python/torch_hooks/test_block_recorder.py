@@ -17,7 +17,7 @@ def recorder() -> BlockRecorder:
 
 
 def recorded(recorder: BlockRecorder, act: Callable[[], object]) -> AllocatorRecord:
-    """The record of what `act` does. What `act` returns is alive at its end."""
+    """The record of what `act` does. The result of `act` is alive at its end."""
     with BlockRecordingMode(recorder, lambda: "forward"):  # type: ignore[no-untyped-call]
         left = act()
         record = recorder.finish()

@@ -1,4 +1,4 @@
-"""What compiled regions lease, and how they run beside threads, modes and too little memory."""
+"""Leases of compiled regions, and how these run beside threads, modes and too little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a script torch.compile compiles, by how many chunks may be leased together."""
+"""The parts of a script that torch.compile compiles, by how many chunks may be leased together."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Backend:
 def _replacement(
     name: str, collectives: GpuCollectives, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """What the table puts in the place of a method of ProcessGroup that begins or ends a group."""
+    """The table's replacement of a method of ProcessGroup that begins or ends a group."""
     context: Any = SimpleNamespace(collectives=collectives)
     make = next(patch for patch in PATCHES if patch.name == name).make(context)
     assert make is not None

@@ -72,7 +72,7 @@ def test_a_leaf_s_chunks_are_leased_in_both_passes_and_not_afterwards(
     original = functional.linear
 
     def linear(*args: Any) -> torch.Tensor:
-        # What is leased ahead of use may be taken from under a leaf.
+        # Leases ahead of use may be taken from under a leaf.
         runtime.ledger.release_all()
         leased.append(places <= runtime.client.in_use())
         return original(*args)

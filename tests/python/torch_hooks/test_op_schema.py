@@ -1,4 +1,4 @@
-"""What operations write, where their schemas do not say so."""
+"""The tensors that operations write, where their schemas do not say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memtide replaces in torch is in one table, is found, and is undone to the last attribute."""
+"""Patches of torch are in one table, are found, and are undone to the last attribute."""
 
 from __future__ import annotations
 

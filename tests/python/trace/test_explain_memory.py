@@ -44,7 +44,7 @@ def test_a_record_is_read_as_it_was_stored() -> None:
     read = parse(stored)
     assert read.allocator is not None
     assert AllocatorRecord.of_json(read.allocator) == record
-    assert len(read.moments) == 6  # Those of the trace to which it was added.
+    assert len(read.moments) == 6  # The moments of the trace to which it was added.
 
 
 def test_an_iteration_is_explained_with_its_peak_its_pattern_and_what_is_managed() -> None:

@@ -1,4 +1,4 @@
-"""What memtide prints on a terminal has colours, unless NO_COLOR is set, and nowhere else."""
+"""Text that memtide prints has colours on a terminal, unless NO_COLOR is set, and nowhere else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _start(script: Path, stderr: int, **environment: str) -> subprocess.Popen[by
 
 
 def _on_terminal(script: Path, **environment: str) -> str:
-    """What `memtide run SCRIPT` prints where stderr is a terminal."""
+    """The text that `memtide run SCRIPT` prints where stderr is a terminal."""
     ours, its = os.openpty()
     running = _start(script, its, **environment)
     os.close(its)

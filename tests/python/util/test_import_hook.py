@@ -21,7 +21,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     finders = list(sys.meta_path)
     yield _NAME
     sys.modules.pop(_NAME, None)
-    assert sys.meta_path == finders  # What has been called, or cancelled, leaves nothing behind.
+    assert sys.meta_path == finders  # Calls that are made, or cancelled, leave nothing behind.
 
 
 def test_a_module_that_is_first_looked_for_calls_once_when_it_is_imported(module: str) -> None:

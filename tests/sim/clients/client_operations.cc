@@ -1,4 +1,4 @@
-// What clients do.
+// The operations of clients.
 #include "tests/sim/clients/client_simulation.h"
 
 namespace memtide::sim {

@@ -1,4 +1,4 @@
-// What each client must see.
+// The contents that each client must see.
 #include "absl/strings/str_cat.h"
 #include "tests/sim/clients/client_simulation.h"
 #include "tests/sim/oracle/state.h"
@@ -270,7 +270,7 @@ void ClientSimulation::OnCommit(Client* client, const CommitCall& call) {
     }
     if (chunk->second.shared + shadow->second.shared != 0) Hit(ClientProbe::kCommittedShared);
     std::swap(chunk->second, shadow->second);
-    // What reads as anything may be shared, too.
+    // A content that reads as anything may be shared, too.
     if (!call.keep_old_content) shadow->second.defined = false;
   }
 }
@@ -280,7 +280,7 @@ void ClientSimulation::After() {
   node_.CheckParts();
 }
 
-// What is leased stays as it is, whatever others do, and no client writes where others look.
+// A leased chunk stays as it is, whatever others do, and no client writes where others look.
 void ClientSimulation::CheckLeases() {
   std::vector<std::pair<const Client*, const Lease*>> all;
   for (const auto& [id, client] : clients_) {

@@ -63,7 +63,7 @@ void ClientSimulation::CheckQuotas() {
     const auto before = quota_uses_.find(key);
     for (const Tier tier : kAllTiers) {
       const int i = static_cast<int>(tier);
-      // What the jobs themselves say, of which hidden ones and what is guaranteed are no part.
+      // The bytes of the jobs themselves, of which hidden jobs and guaranteed shares are no part.
       Bytes listed;
       for (const JobInfo& job : seen.jobs) {
         const bool is_in_group = job.uid == kFirstUser;
@@ -83,7 +83,7 @@ void ClientSimulation::CheckQuotas() {
       if (was_over && use.bytes[i] <= *limit) Hit(ClientProbe::kBackInQuota);
       if (use.bytes[i] <= *limit) continue;
       Hit(ClientProbe::kOverQuota);
-      // What a subject had before it had a quota is not known.
+      // The bytes that a subject had before it had a quota are not known.
       if (before == quota_uses_.end() || use.bytes[i] <= before->second.bytes[i]) continue;
       return verdict_.Broken(absl::StrCat(
           use.quota.name, " was lent more than its quota of ", limit->count(), " at tier ", i, ": ",

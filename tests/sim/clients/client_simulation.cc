@@ -76,8 +76,7 @@ void ClientSimulation::Feed(Event event) {
   for (const Effect& effect : effects) {
     if (!verdict_.ok()) return;
     trace_.Add(effect);
-    // A daemon that dies has carried out nothing but the record. What replies say is true then,
-    // too.
+    // A daemon that dies has carried out nothing but the record. Replies are true then, too.
     const bool is_record = std::holds_alternative<Record>(effect);
     if (!dies_ || is_record) node_.Carry(effect);
     if (!dies_ || is_record || std::holds_alternative<Reply>(effect)) Observe(effect);

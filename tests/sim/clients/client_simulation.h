@@ -30,7 +30,7 @@
 
 namespace memtide::sim {
 
-// What the seeds must reach.
+// The situations that the seeds must reach.
 enum class ClientProbe : uint8_t {
   // Where ranks are kept:
   kAllCommitted,
@@ -79,13 +79,13 @@ enum class ClientProbe : uint8_t {
   kEndedNoForeignJob,
   // With pipelines:
   kFullPipeline,      // A stage had as many micro-batches in flight as it may.
-  kBackwardWaited,    // What a backward reads again had left, or others had its room.
+  kBackwardWaited,    // A chunk that a backward reads again had left, or others had its room.
   kReadWhileStepped,  // A forward read the version that a step reads, too.
   kSteppedInPlace,    // The ways of a step (StepWay).
   kSteppedIntoRoom,
   kSteppedIntoShadow,
   kSteppedAfterDiscard,
-  kTwoContents,  // What there was of one weight chunk.
+  kTwoContents,  // Contents of one weight chunk that there were at once.
   kThreeContents,
   kDiedWithReaders,  // A stage, between forwards and their backwards,
   kDaemonDiedWithReaders,
@@ -120,7 +120,7 @@ class ClientSimulation {
     std::vector<ChunkId> chunks;
     std::map<ChunkId, Content> contents;  // Without those that were freed.
     std::map<ChunkId, Lease> leases;
-    std::map<ChunkId, Stamp> shown;  // What each lease showed when it was granted.
+    std::map<ChunkId, Stamp> shown;  // The stamp that each lease showed when it was granted.
     uint64_t step = 0;
     std::set<ChunkId> repeated;  // Offered whenever they were written.
     // Only with ranks:
@@ -131,7 +131,7 @@ class ClientSimulation {
     Event event;
     uint64_t since = 0;  // The event that brought it.
     Instant called;
-    std::vector<Stamp> read;  // What a part reads.
+    std::vector<Stamp> read;  // The stamps that a part reads.
   };
   // A part that a client computes.
   struct Held {
@@ -151,7 +151,7 @@ class ClientSimulation {
   virtual void StartPart(Client* client) = 0;
   virtual void Commit(Client* client) = 0;
   virtual void Hostile(Client* client) = 0;
-  // What the client writes into the chunk, as others do.
+  // The stamp that the client writes into the chunk, as others do.
   virtual Stamp AlikeStamp(const Client& client, ChunkId chunk) = 0;
   // Whether what the chunk holds must stay, as a call of the client waits for it.
   virtual bool IsBusy(const Client& client, ChunkId chunk) const;
@@ -163,7 +163,7 @@ class ClientSimulation {
   virtual void CheckIdle() {}
   virtual void ReadAll();
   virtual void EndClient(SessionId session);
-  // What the reply to a call means.
+  // The meaning of the reply to a call.
   virtual void OnRefusal(Client* client, const Waiting& waiting, absl::StatusCode code) {}
   virtual void OnOpen(Client* client, const OpenReply& reply) {}
   virtual void OnFetch(Client* client, const FetchCall& call, const FetchReply& reply);

@@ -121,7 +121,7 @@ void CommonSimulation::Duplicate(Script* script) {
   }
   if (call.chunks.empty()) return;
   if (random_.Percent(20)) call.deadline = config_.limits.max_wait / 2;
-  // What is in use is refused.
+  // A chunk that is in use is refused.
   if (random_.Percent(80)) GiveBack(script, call.chunks);
   Ask(call);
 }

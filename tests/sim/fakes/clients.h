@@ -1,4 +1,4 @@
-// What well-behaved clients ask for, as events without call ids (the simulation gives them).
+// The requests of well-behaved clients, as events without call ids (the simulation gives them).
 // Nothing when the session cannot ask for such a thing now (it holds no lease, has no chunk).
 #ifndef MEMTIDE_TESTS_SIM_FAKES_CLIENTS_H_
 #define MEMTIDE_TESTS_SIM_FAKES_CLIENTS_H_

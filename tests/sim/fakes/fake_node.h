@@ -7,8 +7,8 @@
 // is filled. So does, in the end, what the kernels of a killed client write. Poison is never a
 // legal content, so that any lease of it is a broken promise. Fresh memory is zero; a fresh store
 // is poison. A disk may lie: what it says it has written is elsewhere, forgotten, torn, or has
-// another bit, and what it reads has, at times (fake_node_lies.cc). What a client is to write in a
-// part of a step that it computes is poison until then.
+// another bit, and what it reads has, at times (fake_node_lies.cc). Slots that a client is to write
+// in a part of a step that it computes hold poison until then.
 //
 // Breaks the verdict for what no edge could carry out: transfers out of bounds, from or to memory
 // that is not there, two at once into one slot. Thread-compatible.
@@ -74,8 +74,8 @@ struct Work {
   SessionId session;
   MemoryPlace place;
   StartTransfer transfer;
-  Stamp source = kZeros;  // What the transfer's source held when it started.
-  Stamp before = kZeros;  // What a place of a store held that is written.
+  Stamp source = kZeros;  // The content of the transfer's source when it started.
+  Stamp before = kZeros;  // The content of a store's place before it is written.
   StartStep step;
   std::vector<Stamp> read;           // By the step, when it started.
   std::vector<MemoryPlace> written;  // By the kernels that a killed client left.
@@ -85,12 +85,12 @@ struct Work {
 using PartKey = std::pair<SessionId, uint64_t>;
 struct HeldPart {
   std::vector<MemoryPlace> places;
-  std::vector<Stamp> holds;  // What is to be found there.
+  std::vector<Stamp> holds;  // The stamps that are to be found there.
   size_t reads = 0;          // How many places the client reads; it writes the others.
   uint64_t number = 0;       // See StepResult().
 };
 
-// What a planted fault does to the fake node itself: finished in name only.
+// The effect of a planted fault on the fake node itself: work is finished in name only.
 enum class InjectedFault : uint8_t {
   kNone,
   kLoseTransfer,
@@ -196,7 +196,7 @@ class FakeNode {
   // --- fake_node_lies.cc ---
   // What is in the place when the disk says that it has written `stamp` there.
   Stamp StoredStamp(const Work& work, Stamp stamp);
-  // What arrives of `stamp`; compares it with the sums.
+  // The stamp that arrives of `stamp`; compares it with the sums.
   Stamp LoadedStamp(const StartTransfer& transfer, Stamp stamp, TransferDone* done);
   bool Lies() { return lie_percent_ != 0 && lies_->Percent(lie_percent_); }
   void SetTarget(const StartTransfer& transfer, Stamp stamp);
@@ -215,7 +215,7 @@ class FakeNode {
   std::set<Key> failed_writes_;
   std::unique_ptr<Random> lies_;  // Null: the disk is honest.
   uint32_t lie_percent_ = 0;
-  std::map<Key, Stamp> meant_;  // What the disk says it has written, if it may lie.
+  std::map<Key, Stamp> meant_;  // The stamps that the disk says it has written, if it may lie.
   std::map<Key, Bytes> empty_;  // And their sizes.
   uint64_t poisons_ = 0;
   std::map<JobId, JobRecord> job_records_;
@@ -226,7 +226,7 @@ class FakeNode {
 size_t ReadsOf(const StartStep& step);
 // The number of a step that the simulation makes: the bytes of each of its copies.
 uint64_t NumberOf(const CopyWork& work);
-// What a step writes as its output number `output`.
+// The stamp that a step writes as its output number `output`.
 Stamp StepResult(const std::vector<Stamp>& read, uint64_t number, size_t output);
 
 // Which ends of a transfer are memory, and whether it reads a store.

@@ -19,7 +19,8 @@ Stamp FakeNode::StoredStamp(const Work& work, Stamp stamp) {
       probes_.Hit(Probe::kDiskTore);
       return NewPoison();
     case 2: {
-      // What was written there before stays, and the bytes are in the place of another content.
+      // The content that was written there before stays, and the bytes are in the place of another
+      // content.
       const auto other =
           std::next(disk_.begin(), lies_->Below(static_cast<uint32_t>(disk_.size())));
       if (other->first != key) {

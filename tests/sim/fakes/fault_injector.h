@@ -80,13 +80,13 @@ class FaultInjector {
   FaultInjector(Fault fault, uint64_t seed, uint32_t one_in)
       : fault_(fault), one_in_(one_in), random_(seed) {}
 
-  // What the fake node and the model are shown instead.
+  // The effects become those that the fake node and the model are shown instead.
   void Spoil(std::vector<Effect>* effects, const FakeNode& node);
-  // What the fake node does to the piece of work that it completes next.
+  // The fault of the fake node in the piece of work that it completes next.
   InjectedFault OnComplete(const Work& work);
   // Whether the engine is to be kept from hearing the event. Adds what the edge does instead.
   bool Withhold(const Event& event, std::vector<Effect>* effects);
-  // What the next daemon finds instead.
+  // The restore becomes the one that the next daemon finds instead.
   void Spoil(Restore* restore);
 
  private:

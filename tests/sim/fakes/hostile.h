@@ -1,5 +1,5 @@
-// What hostile and broken clients ask for: calls with one thing wrong, or more. The oracle needs no
-// telling what is wrong; it judges every call by what it says.
+// The requests of hostile and broken clients: calls with one thing wrong, or more. The oracle needs
+// no telling what is wrong; it judges every call by what it says.
 #ifndef MEMTIDE_TESTS_SIM_FAKES_HOSTILE_H_
 #define MEMTIDE_TESTS_SIM_FAKES_HOSTILE_H_
 

@@ -7,7 +7,7 @@ namespace {
 
 using Code = absl::StatusCode;
 
-// What is wrong with naming these chunks, whatever is to be done with them.
+// The errors of naming these chunks, whatever is to be done with them.
 void AddBatchErrors(const State& state, SessionId session, const std::vector<ChunkId>& chunks,
                     Codes* errors) {
   if (chunks.empty()) errors->insert(Code::kInvalidArgument);
@@ -64,7 +64,7 @@ struct Expect {
     }
     if (state.draining) errors.insert(Code::kUnavailable);
     Codes codes = OkOr(errors);
-    // Those that wait are served first, and until then others can be freed.
+    // Allocations that wait are served first, and until then other chunks can be freed.
     if (state.AllocationsWait()) codes.insert(Code::kOk);
     const bool exhausted =
         state.AllocationsWait() || state.makes_failed != 0 || job.IsElastic() || above;
@@ -102,7 +102,7 @@ struct Expect {
     Codes codes = OkOr(errors);
     if (!errors.empty()) return codes;
     if (other_tier) codes.insert(Code::kFailedPrecondition);
-    // What is home in host memory has its slot, and chunks pass through one.
+    // A chunk whose home is host memory has its slot, and chunks pass through one.
     const uint32_t homes =
         call.tier == Tier::kHost ? state.JobOf(call.session)->most_host_homes : 0;
     const bool beside_homes = homes != 0 && call.chunks.size() + homes + 1 > slots;
@@ -250,7 +250,7 @@ struct Expect {
     // The limit of an elastic share says nothing of what is free.
     if (!job.HasElasticDevice() && slots > job.slots[0] &&
         slots - job.slots[0] > free / job.chunk_size) {
-      // What a share that shrank has not given back yet, it may keep.
+      // A share that shrank may keep the slots that it has not given back yet.
       if (job.shrunk != 0) {
         doubtful = true;
       } else {

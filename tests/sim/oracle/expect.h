@@ -1,5 +1,5 @@
-// Which answers the protocol permits to a call, judged when it arrives. What happens while a call
-// waits (a deadline, a failing disk, a freed chunk) is added by the model when the reply comes.
+// Which answers the protocol permits to a call, judged when it arrives. Events while a call waits
+// (a deadline, a failing disk, a freed chunk) are added by the model when the reply comes.
 #ifndef MEMTIDE_TESTS_SIM_ORACLE_EXPECT_H_
 #define MEMTIDE_TESTS_SIM_ORACLE_EXPECT_H_
 

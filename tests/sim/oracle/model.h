@@ -121,7 +121,7 @@ class Model {
   FakeNode& node_;
   Verdict& verdict_;
   Probes& probes_;
-  // What the event that is being handled asks to end: chunks, and sessions.
+  // The chunks and sessions that the event that is being handled asks to end.
   std::set<ChunkId> freeing_;
   std::set<SessionId> closed_now_;
   // The job as it was before the resize that is being handled.

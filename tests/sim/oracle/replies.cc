@@ -125,7 +125,7 @@ void Model::ObserveReply(const Reply& reply) {
 
 bool Model::IsPermitted(const Call& call, const Reply& reply) const {
   const Code code = reply.status.code();
-  // What runs ends as the arithmetic does, also where its session has ended.
+  // A step that runs ends as the arithmetic does, also where its session has ended.
   if (call.runs) return code == Code::kOk || (code == Code::kInternal && state_.faults != 0);
   if (call.session) {
     const SessionState* session = state_.FindSession(*call.session);
@@ -142,7 +142,7 @@ bool Model::IsPermitted(const Call& call, const Reply& reply) const {
   return call.permitted.count(Code::kOk) != 0 && MayFailLate(call, code);
 }
 
-// What can go wrong with a call that was right when it was made.
+// Whether a call that was right when it was made may fail with this code.
 bool Model::MayFailLate(const Call& call, Code code) const {
   const bool faults = state_.faults > call.faults_before;
   // The reply may be to call again, since it waits for a budget.

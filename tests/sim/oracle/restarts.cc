@@ -7,8 +7,8 @@
 
 namespace memtide::sim {
 
-// The daemon died: connections, calls and device memory are gone with it. What a record said last
-// is what the next daemon goes on with, and so does the model.
+// The daemon died: connections, calls and device memory are gone with it. The next daemon goes on
+// with what a record said last, and so does the model.
 void Model::BeforeRestart(const Restore& event) {
   probes_.Hit(Probe::kRestarted);
   std::map<JobId, const JobRecord*> records;
@@ -28,7 +28,7 @@ void Model::BeforeRestart(const Restore& event) {
     probes_.Hit(Probe::kRestartInPublish);
     Publish(&known->second, *publish);
   }
-  // Those that waited to write may have been let, unheard.
+  // Fetches that waited to write may have been let, unheard.
   for (const auto& [id, call] : state_.calls) {
     const auto* fetch = std::get_if<FetchCall>(&call.event);
     if (fetch == nullptr || fetch->access != Access::kWrite) continue;
@@ -161,7 +161,7 @@ void Model::RestoreJob(JobId id, const JobRecord& record, const Restore& event) 
     if (job.published != 0 && chunk.ssd && chunk.ssd->valid && !chunk.host) {
       probes_.Hit(Probe::kRestartPublishedOnSsd);
     }
-    // What only the device holds may be lost, and reads as the record says.
+    // Content that only the device holds may be lost, and reads as the record says.
     const bool may_be_lost = state_.config.device_slots != 0 && !state.lasting;
     if (chunk.torn && state.whole == Whole::kYes && !may_be_lost) {
       return Broken(absl::StrCat("chunk ", chunk.chunk.value(), " is whole and recorded as torn"));

@@ -1,4 +1,4 @@
-// What the oracle knows: chunks, sessions, jobs and calls, as the protocol's promises define them,
+// The oracle's knowledge: chunks, sessions, jobs and calls, as the protocol's promises define them,
 // in the most naive form. Nothing here knows how the engine does it.
 //
 // Plain values with lookups; thread-compatible. Sessions and calls that ended stay known, so that
@@ -33,13 +33,13 @@ enum class Whole : uint8_t {
 struct ChunkState {
   JobId job;
   ChunkKind kind = ChunkKind::kOther;
-  Stamp content = kZeros;  // What a reader must see; meaningless when torn.
+  Stamp content = kZeros;  // The stamp that a reader must see; meaningless when torn.
   Version version;
   Whole whole = Whole::kYes;
   // Where it was last moved down to, unless somebody asked for it since.
   std::optional<Tier> evicted_to;
   bool undefined = false;  // Allocated as such: what is discarded reads as anything.
-  bool lasting = false;    // What it holds was in host memory since it was last written.
+  bool lasting = false;    // The content was in host memory since it was last written.
   uint64_t wanted = 0;     // The last event that asked for it.
   uint64_t exchanged = 0;  // The last commit that gave it the content of another chunk.
   uint64_t discarded = 0;  // The last event in which a client discarded what it held.
@@ -68,7 +68,7 @@ struct SessionState {
   JobId job;
   std::map<ChunkId, Lease> leases;
   std::set<RegionId> regions;     // Whose descriptors were sent, and which it has not returned.
-  std::set<RegionId> asked_back;  // Those of `regions` that it is to return.
+  std::set<RegionId> asked_back;  // The part of `regions` that it is to return.
   Instant renewed;  // Last time that the client said, by Renew or Open, that it lives.
   Instant heard;    // Last call of any sort.
   std::deque<Remembered> remembered;                   // As far back as is promised.
@@ -93,7 +93,8 @@ struct JobState {
   std::set<SessionId> sessions;      // Open ones.
   uint64_t published = 0;            // The last committed step, and its manifest.
   std::string manifest;
-  // What steps made and was not published: the chunk whose new content is in the other.
+  // The contents that steps made and that were not published: the chunk whose new content is in the
+  // other.
   std::map<ChunkId, ChunkId> stepped;
   Duration time_to_live{0};
   std::optional<Instant> left;  // When the last session ended.
@@ -132,7 +133,7 @@ struct RunningStep {
   CallId call;
   JobId job;
   std::vector<ChunkId> chunks;
-  std::vector<Stamp> read;  // What the first chunks hold; the others are written.
+  std::vector<Stamp> read;  // The stamps of the first chunks; the others are written.
   uint64_t number = 0;
 };
 
@@ -145,7 +146,7 @@ struct State {
   Bytes written_to_ssd;
   bool draining = false;
   uint64_t faults = 0;        // Failures that the fake node reported so far.
-  uint64_t makes_failed = 0;  // Those of `faults` in which memory could not be made.
+  uint64_t makes_failed = 0;  // The part of `faults` in which memory could not be made.
   std::map<SessionId, SessionState> sessions;
   std::map<JobId, JobState> jobs;  // Open or lingering.
   std::map<ChunkId, ChunkState> chunks;

@@ -1,4 +1,4 @@
-// What the stages of pipelines do.
+// The operations of the stages of pipelines.
 #include <algorithm>
 #include <string>
 
@@ -12,7 +12,7 @@ constexpr uint32_t kChunksOfWeight = 4;  // Two rooms, the gradient and the shad
 PipelinePlan DrawPlan(Random* random) {
   PipelinePlan plan;
   plan.jobs = static_cast<StageJobs>(random->Below(3));
-  // What outlives a death has both versions of its last step: only the shadow chunk grants that.
+  // A job that outlives a death has both versions of its last step: only shadow chunks grant that.
   plan.way = plan.keeps() ? StepWay::kIntoShadow : static_cast<StepWay>(random->Below(4));
   plan.stages = random->Between(2, 4);
   plan.weights = random->Between(1, 3);
@@ -251,7 +251,7 @@ void PipelineSimulation::Advance(Client* client, Stage* stage, PassKind kind) {
   FetchCall fetch;
   fetch.call = CallId(next_call_++);
   fetch.session = client->session;
-  // What a daemon's end must leave is written in host memory.
+  // Content that a daemon's end must leave is written in host memory.
   const bool stays = PlanOf(*stage).keeps() && use.access == Access::kWrite;
   const bool on_device = config_.device_slots != 0 && PlanOf(*stage).on_device && !stays;
   fetch.tier = on_device ? Tier::kDevice : Tier::kHost;

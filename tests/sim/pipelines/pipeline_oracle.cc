@@ -1,4 +1,4 @@
-// What the stages of pipelines must see, and how many contents there may be.
+// The contents that the stages of pipelines must see, and how many there may be.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -75,7 +75,7 @@ class PipelineSimulation : public CommonSimulation {
     std::vector<Use> uses;
     size_t next = 0;
     std::set<ChunkId> held;
-    std::optional<CallId> fetch;  // That waits.
+    std::optional<CallId> fetch;  // A waiting call.
   };
   struct Stage {
     Key key;
@@ -121,7 +121,7 @@ class PipelineSimulation : public CommonSimulation {
   ChunkId Shadow(const Client& client, uint32_t weight) const;
   // The version that a micro-batch reads.
   uint64_t VersionFor(const Stage& stage, uint64_t micro_batch) const;
-  // What version `version` of the weight holds, and the gradient of batch `batch` after some
+  // The stamp of version `version` of the weight, and of the gradient of batch `batch` after some
   // micro-batches.
   Stamp VersionStamp(Key key, uint32_t weight, uint64_t version);
   Stamp GradientStamp(Key key, uint32_t weight, uint64_t batch, uint64_t micro_batches) const;
@@ -145,10 +145,10 @@ class PipelineSimulation : public CommonSimulation {
   const std::vector<PipelinePlan> plans_;
   const uint32_t scripts_;
   std::map<SessionId, Stage> stages_;
-  std::map<Key, SessionId> sessions_;  // Those of stages that have one.
+  std::map<Key, SessionId> sessions_;  // The sessions of stages that have one.
   std::set<size_t> broken_;            // Pipelines of which a stage has ended, and others have not.
-  std::map<Key, Client> left_;         // What stages of named jobs have left.
-  bool reads_all_ = false;             // What holds nothing is filled with zeros to be read.
+  std::map<Key, Client> left_;         // The clients that stages of named jobs have left.
+  bool reads_all_ = false;             // Chunks that hold nothing are filled with zeros to be read.
   uint64_t readers_lost_ = 0;          // Micro-batches of sessions that ended in this event.
   std::map<std::tuple<size_t, uint32_t, uint32_t>, std::vector<Stamp>> versions_;
 };

@@ -1,4 +1,4 @@
-// What the ranks do.
+// The operations of the ranks.
 #include "tests/sim/ranks/rank_simulation.h"
 
 namespace memtide::sim {
@@ -36,7 +36,7 @@ ClientConfig WithKeptRanks(uint64_t seed) {
   Random random(seed ^ 0x6b657074);
   config.keeps = true;
   config.hostile = random.Percent(10);
-  config.device_slots = 0;  // What only a device has is lost with the daemon.
+  config.device_slots = 0;  // Content that only a device has is lost with the daemon.
   config.weights[ClientOp::kConnect] = 12;
   config.weights[ClientOp::kCommit] = 40;
   config.weights[ClientOp::kDie] = random.Below(2);
@@ -102,7 +102,7 @@ void RankSimulation::StartPart(Rank* rank) {
     const auto names = [&](const FetchCall& fetch) { return Names(fetch.chunks, chunk); };
     if (Waits<FetchCall>(rank->session, names)) return;
   }
-  // What reads as anything has no digest.
+  // A content that reads as anything has no digest.
   for (uint32_t i = 0; i < call.reads; ++i) {
     const Content& content = rank->contents.at(call.chunks[i]);
     if (!content.defined || content.torn) return;

@@ -1,4 +1,4 @@
-// What the ranks must see, and what all of them commit.
+// The contents that the ranks must see, and those that all of them commit.
 #include "absl/strings/str_cat.h"
 #include "tests/sim/oracle/state.h"
 #include "tests/sim/ranks/rank_simulation.h"
@@ -15,7 +15,7 @@ void RankSimulation::Before(const Event& event) {
   committed_now_.clear();
   committed_with_all_.clear();
   committed_contents_.clear();
-  // What a rank is about to write it shares no more.
+  // A rank shares no more the chunks that it is about to write.
   const auto* const fetch = std::get_if<FetchCall>(&event);
   if (fetch != nullptr && fetch->access == Access::kWrite && Find(fetch->session) != nullptr) {
     for (auto& [chunk, content] : Find(fetch->session)->contents) {
@@ -56,7 +56,7 @@ void RankSimulation::SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t 
 
 void RankSimulation::TakeResults(Rank* rank, const Held& held) {
   const uint64_t made = next_made_++;
-  // What was computed twice is of one maker or the other: the oracle knows not which.
+  // A computation that was made twice is of one maker or the other: the oracle knows not which.
   if (!made_.insert({{held.work, held.read}, made}).second) made_[{held.work, held.read}] = 0;
   for (size_t i = 0; i < held.writes.size(); ++i) {
     SetResult(rank, held.writes[i], StepResult(held.read, held.work, i), held.shareable ? made : 0);

@@ -55,7 +55,7 @@ class RankSimulation : public ClientSimulation {
   void NoteWaits();
   void SetResult(Rank* rank, ChunkId chunk, Stamp stamp, uint64_t made);
 
-  std::map<uint32_t, Rank> left_;         // What kept ranks have left, by their numbers.
+  std::map<uint32_t, Rank> left_;         // Kept ranks as they have left, by their numbers.
   std::map<Computation, uint64_t> made_;  // The number of each in Content::shared.
   uint64_t next_made_ = 1;
   // The ranks that have committed in this event, and the computations that they committed: parts
