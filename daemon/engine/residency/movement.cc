@@ -58,7 +58,7 @@ void Residency::EndAdvance(ChunkIndex index) {
   }
   if (!queued_for_.has(Tier::kSsd)) StopWaitingForWrite(index);
   FreeUnusedSlots(index);
-  victims_.Update(index);
+  victims_.Update(index);  // All that has changed since BeginAdvance().
 }
 
 // Only a chunk that is on its way to a tier has a slot without a copy there.

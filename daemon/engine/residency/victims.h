@@ -1,4 +1,4 @@
-// Victims: which copies leave a tier next, and which leases are asked back first. Engine-internal.
+// Victims: which copies leave a tier next, and which leases are revoked first. Engine-internal.
 //
 // A copy that may leave stands in the eviction queue of its job and tier, and a pinned one in the
 // queue of pinned copies, by what their leaving costs and when their content is used next.
