@@ -45,9 +45,9 @@ struct JobTally {
 
   void Add(const Chunk& chunk) {
     live += chunk.live();
-    claims += bool(chunk.claim);
-    common += chunk.common != nullptr && chunk.live();
-    const std::unique_ptr<Flight>& flight = chunk.copies.flight;
+    claims += bool(chunk.copies().claim);
+    common += chunk.common() != nullptr && chunk.live();
+    const std::unique_ptr<Flight>& flight = chunk.copies().flight;
     if (flight != nullptr && flight->from.has_value()) links.Start({*flight->from, flight->to});
     for (const Tier tier : kAllTiers) tiers[static_cast<int>(tier)].Add(chunk, tier);
     for (const Pin& pin : chunk.pins) leases[pin.session] += pin.granted();
@@ -86,13 +86,13 @@ void Audit::CheckChunk(ChunkIndex index) const {
   MEMTIDE_CHECK(chunk.job->members[chunk.member] == index);
   core_.chunks.CheckChunk(index);
   // Decision 3: the home slot is what makes a write-back always possible.
-  const bool above = chunk.home != chunk.job->home;
-  MEMTIDE_CHECK(above || chunk.has_slot(chunk.home)) << "chunk " << index << " has no home";
-  MEMTIDE_CHECK(!above || (chunk.home == Tier::kHost && !chunk.slot(Tier::kSsd)))
+  const bool above = chunk.home() != chunk.job->home;
+  MEMTIDE_CHECK(above || chunk.has_slot(chunk.home())) << "chunk " << index << " has no home";
+  MEMTIDE_CHECK(!above || (chunk.home() == Tier::kHost && !chunk.slot(Tier::kSsd)))
       << "chunk " << index << " is below its home";
-  const bool is_common = chunk.common != nullptr;
-  MEMTIDE_CHECK(bool(chunk.claim) == (above && chunk.live() && !is_common));
-  MEMTIDE_CHECK(!is_common || chunk.common->of->job->uid == chunk.job->uid)
+  const bool is_common = chunk.common() != nullptr;
+  MEMTIDE_CHECK(bool(chunk.copies().claim) == (above && chunk.live() && !is_common));
+  MEMTIDE_CHECK(!is_common || chunk.common()->of->job->uid == chunk.job->uid)
       << "users share a content";
   for (const Tier tier : kAllTiers) {
     const TierQueues& queues = chunk.job->tier(tier);
@@ -105,8 +105,8 @@ void Audit::CheckChunk(ChunkIndex index) const {
 // A waiter has home slots for chunks that are about to leave a common content.
 void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
   for (const auto& [call, waiter] : core_.waiters) {
-    for (const Slot& home : waiter->homes) {
-      if (home && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.number()).second);
+    for (const Home& home : waiter->homes) {
+      if (home.slot && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.slot.number()).second);
     }
   }
 }
@@ -201,7 +201,7 @@ void Audit::CheckInvariants() const {
   for (uint32_t i = 0; i < core_.chunks.size(); ++i) {
     CheckChunk(ChunkIndex(i));
     const Chunk& chunk = core_.chunks[ChunkIndex(i)];
-    if (chunk.job != nullptr && chunk.common != nullptr) ++readers[chunk.common];
+    if (chunk.job != nullptr && chunk.common() != nullptr) ++readers[chunk.common()];
   }
   for (const auto& [content, count] : readers) MEMTIDE_CHECK(content->readers.value() == count);
   calls_.CheckInvariants();

@@ -32,7 +32,7 @@ absl::Status CheckMoments(const Limits& limits, const std::vector<MomentReport>&
 }
 
 absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
-  if (chunks[index].copies.memory_failed) {
+  if (chunks[index].copies().memory_failed) {
     return absl::DataLossError(absl::StrCat(
         "the content of chunk ", chunks.IdOf(index).value(),
         " is lost: the memory of the GPU that had its only copy failed (the log of memtided names "

@@ -47,7 +47,7 @@ class Ids {
   bool IsShared(ChunkIndex index) const;
   // Whether the session that writes the chunk has to get a copy first.
   bool MustCopyToWrite(ChunkIndex index) const {
-    return IsShared(index) || chunks_[index].common != nullptr;
+    return IsShared(index) || chunks_[index].common() != nullptr;
   }
   // The id by which the session knows the entry.
   ChunkId IdFor(ChunkIndex index, SessionId session) const;

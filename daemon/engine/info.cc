@@ -14,9 +14,9 @@ ChunkInfo InfoOf(const Core& core, ChunkIndex index) {
   info.on_device = chunk.valid_at(Tier::kDevice);
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
-  info.moving = chunk.copies.flight != nullptr;
+  info.moving = chunk.copies().flight != nullptr;
   for (const Pin& pin : chunk.pins) info.leases += pin.granted();
-  info.torn = chunk.copies.torn;
+  info.torn = chunk.copies().torn;
   if (chunk.job->shares_contents()) info.names = core.ids.RankNames(index);
   return info;
 }

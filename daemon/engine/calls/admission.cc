@@ -107,7 +107,7 @@ Verdict Calls::TryAdmit(Waiter& waiter, bool may_take_room) {
     ++core_.counters.admission_looks;
     const Chunk& chunk = core_.chunks[waiter.chunks[i]];
     const Access access = waiter.AccessOf(i);
-    if (chunk.copies.torn && access == Access::kRead) return {Admission::kTorn, i};
+    if (chunk.copies().torn && access == Access::kRead) return {Admission::kTorn, i};
     if (Conflicts(chunk, waiter, access)) return {Admission::kConflict, i};
     if (chunk.pinned() || !chunk.takes_room_at(waiter.tier)) continue;
     if (++waiter.new_pins == 1) first_unpinned = i;
@@ -157,7 +157,7 @@ void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
 
 // A prefetch or a scrub that is on its way precedes others from now on.
 void Calls::Expedite(const Chunk& chunk) {
-  const std::unique_ptr<Flight>& flight = chunk.copies.flight;
+  const std::unique_ptr<Flight>& flight = chunk.copies().flight;
   using Kind = StartTransfer::Kind;
   if (flight == nullptr || flight->awaited) return;
   if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;

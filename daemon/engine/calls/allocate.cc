@@ -135,24 +135,14 @@ void Calls::Allocate(Session& session, Job& job, const AllocateCall& event) {
   AllocateReply made;
   made.chunks.reserve(event.count);
   for (uint32_t i = 0; i < event.count; ++i) {
-    const ChunkIndex index = core_.chunks.Claim(&job);
-    Chunk& chunk = core_.chunks[index];
+    NewChunk chunk;
     chunk.owner = session.id;
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
-    chunk.member = job.members.Add(index);
-    job.trace.Use(chunk.member, TracedOperation::kAllocate);
     chunk.transient = event.transient;
-    chunk.home = event.home.value_or(job.home);
-    if (chunk.home == job.home) {
-      chunk.slot(job.home) = job.share(job.home).Take();
-      // TryAllocate() has compared the count with the free slots.
-      MEMTIDE_CHECK(chunk.slot(job.home));
-    } else {
-      chunk.claim = job.share(chunk.home).Claim();
-    }
-    core_.MarkDirty(index);
-    made.chunks.push_back(core_.IdOf(index));
+    // TryAllocate() has compared the count with the free slots.
+    chunk.home = memory_.TakeHome(job, event.home.value_or(job.home));
+    made.chunks.push_back(core_.IdOf(residency_.MakeChunk(job, std::move(chunk))));
   }
   Reply reply;
   reply.call = event.call;

@@ -81,7 +81,6 @@ class Calls {
   // Undo(), and Sharing hears of the part by a signal.
   void Fail(Waiter& waiter, const absl::Status& status);
   void Leave(Waiter& waiter);
-  void MakeNewVersion(ChunkIndex index);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
   bool Fits(const Waiter& waiter, uint32_t pins) const;

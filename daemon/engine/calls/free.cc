@@ -15,20 +15,10 @@ void Calls::FreeChunk(ChunkIndex index) {
   Job& job = *chunk.job;
   core_.MarkDirty(index);
   while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
-  residency_.ForgetWishes(index);
-  residency_.UnlinkShadow(index);
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
-  core_.chunks.Free(index);
   if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, index});
-  // A slot that a transfer still uses will be free without the chunk's doing.
-  chunk.claim.End();
-  chunk.of_common.End();
-  job.members.Free(chunk.member);
-  job.trace.Use(chunk.member, TracedOperation::kFree);
-  job.forecast.Free(chunk.member, job.ClockAt(core_.now));
-  victims_.Update(index);
-  if (residency_.ForgetChunk(index)) AllocateWaiting(job);
+  if (residency_.FreeChunk(index)) AllocateWaiting(job);
 }
 
 void Calls::FreeTransient(Job& job, absl::optional<SessionId> owner) {

@@ -77,15 +77,14 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
     // this fetch only reads.
     const bool writes = pin.granted() && pin.access == Access::kWrite;
     if (access == Access::kWrite && !writes) {
-      const bool was_common = chunk.common != nullptr;
+      const bool was_common = chunk.common() != nullptr;
       if (was_common || chunk.repeats_offer) {
         core_.work.Send(ContentWritten{session.id, core_.ids.IdFor(index, session.id), was_common});
       }
       if (was_common) {
-        residency_.LeaveCommon(*waiter.job, index, std::move(waiter.homes.at(i)),
-                               TierSet(waiter.tier));
+        residency_.LeaveCommon(index, std::move(waiter.homes.at(i)), TierSet(waiter.tier));
       }
-      MakeNewVersion(index);
+      residency_.WriteInPlace(index);
     }
     pin.Grant(writes ? Access::kWrite : access, session.leases.Take());
     // A fetch that failed had raised pending_access to write.
@@ -117,24 +116,6 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
   }
   core_.AnswerWith(waiter.call, std::move(granted));
   Leave(waiter);
-}
-
-// The content is about to change in place, so the copy at the tier of the pins becomes the only
-// valid one.
-void Calls::MakeNewVersion(ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  core_.MarkDirty(index);
-  chunk.version = Version(chunk.version.value() + 1);
-  chunk.copies.torn = chunk.copies.memory_failed = false;
-  chunk.copies.valid = TierSet(chunk.pin_tier);
-  if (chunk.job->snapshots.saving.has_value()) core_.ScheduleChunk(index);
-  // The other copies are stale. Their slots are freed, except one that a transfer still uses.
-  for (const Tier tier : kMemoryTiers) {
-    const bool in_use = chunk.copies.flight &&
-                        (chunk.copies.flight->to == tier || chunk.copies.flight->from == tier);
-    if (tier == chunk.pin_tier || chunk.KeepsSlot(tier) || in_use) continue;
-    if (chunk.slot(tier)) residency_.DropCopy(index, tier);
-  }
 }
 
 void Calls::Fail(Waiter& waiter, const absl::Status& status) {

@@ -51,7 +51,7 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
     --pin.pending;
     pin.Grant(waiter.AccessOf(i), Count::Token());
     // Only now, when all chunks are there, does the old content of the shadow chunk end.
-    if (pin.access == Access::kWrite) MakeNewVersion(index);
+    if (pin.access == Access::kWrite) residency_.WriteInPlace(index);
     // A chunk that only steps use is not prefetched to the device.
     chunk.only_stepped = !chunk.leased;
     chunk.leased = false;

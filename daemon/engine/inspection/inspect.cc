@@ -55,9 +55,9 @@ Inspection::ChunkSums Inspection::SumChunks() const {
     const std::vector<Name>& names = chunk.job->names.NamesOf(ChunkIndex(i));
     // A content common to sessions is counted once among all jobs, and one common to duplicates
     // also once in their job.
-    const bool is_counted = chunk.common != nullptr && !counted.insert(chunk.common).second;
+    const bool is_counted = chunk.common() != nullptr && !counted.insert(chunk.common()).second;
     std::vector<KindUsage>& of_job = sums.of_jobs.at(chunk.job->id);
-    if (is_counted && chunk.common->of == &chunk.job->duplicated) {
+    if (is_counted && chunk.common()->of == &chunk.job->duplicated) {
       of_job[static_cast<int>(chunk.kind)].shared += size;
     } else {
       Add(chunk, names.size(), &of_job);

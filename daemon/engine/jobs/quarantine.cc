@@ -19,16 +19,9 @@ namespace memtide {
 
 void Jobs::Quarantine(SessionId session, ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
-  const SlotNumber slot = chunk.slot(Tier::kDevice).number();
-  chunk.job->share(Tier::kDevice).Quarantine(slot);
   Quarantined& quarantined = quarantines_[session];
   quarantined.job = chunk.job;
-  quarantined.slots.push_back(slot);
-  if (chunk.FindPin(session)->access == Access::kWrite) {
-    // A transfer from the slot may be in flight: then the slot follows when that has ended.
-    chunk.copies.valid.Remove(Tier::kDevice);
-  }
-  core_.ScheduleChunk(index);
+  quarantined.slots.push_back(residency_.Quarantine(index, chunk.FindPin(session)->access));
 }
 
 void Jobs::On(const ClientQuiet& event) {

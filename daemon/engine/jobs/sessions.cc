@@ -97,7 +97,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
       }
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
-        core_.chunks[index].copies.torn = true;
+        residency_.Tear(index);
         // A call that writes the chunk goes on waiting, and makes it whole.
         calls_.FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
       }

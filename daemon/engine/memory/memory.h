@@ -30,6 +30,8 @@ class Memory {
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
+  // Reserves a home at the tier for one chunk of the job. REQUIRES: the tier has room for it.
+  static Home TakeHome(Job& job, Tier tier);
   void NoteStripes(StoreId store, StripeCounts counts);
   // The bytes of each drive in a chunk's place on SSD.
   std::vector<Bytes> BytesByDrive(const MemoryPlace& place, Bytes size) const;

@@ -49,6 +49,13 @@ void Memory::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
   job.work = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
 }
 
+Home Memory::TakeHome(Job& job, Tier tier) {
+  if (tier != job.home) return {tier, Slot(), job.share(tier).Claim()};
+  Home home{tier, job.share(tier).Take(), Count::Token()};
+  MEMTIDE_CHECK(home.slot);
+  return home;
+}
+
 void Memory::Grow(Job& job, Tier tier) {
   Share& share = job.share(tier);
   if (share.making() != kNoSegment || !share.can_grow()) return;

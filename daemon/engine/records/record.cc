@@ -109,14 +109,14 @@ ChunkRecord Records::RecordOf(ChunkIndex index) const {
     // At the home tier the slot is recorded without content, too, because the chunk keeps it.
     if (!valid && tier != chunk.job->home) return absl::nullopt;
     ChunkRecord::Copy recorded{chunk.slot(tier).number().value(), valid, {}};
-    if (valid && tier == Tier::kSsd) recorded.sums = chunk.copies.sums;
+    if (valid && tier == Tier::kSsd) recorded.sums = chunk.copies().sums;
     return recorded;
   };
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
   // The output of a step is no content of the job before the commit.
   record.torn =
-      !stepped && (chunk.copies.torn || written || (!chunk.copies.valid.empty() && !lasts));
+      !stepped && (chunk.copies().torn || written || (!chunk.copies().valid.empty() && !lasts));
   return record;
 }
 
@@ -216,12 +216,13 @@ absl::Status Records::RestoreJob(const JobRecord& record,
   // error needed no undo.
   std::array<size_t, kTiers> next{};
   for (const ChunkRecord* chunk : chunks) {
-    const ChunkIndex index = IndexOf(chunk->chunk);
-    RestoreChunk(job, *chunk);
+    NewChunk restored = RestoredFrom(*chunk);
+    restored.home.tier = job.home;
     for (const Tier tier : kLastingTiers) {
       const int i = static_cast<int>(tier);
-      if (CopyAt(*chunk, tier)) core_.chunks[index].slot(tier) = std::move(slots[i][next[i]++]);
+      if (CopyAt(*chunk, tier)) restored.copies.slot(tier) = std::move(slots[i][next[i]++]);
     }
+    const ChunkIndex index = residency_.MakeChunk(job, std::move(restored));
     victims_.Rank(index);
     core_.ScheduleChunk(index);
   }
@@ -288,14 +289,13 @@ absl::StatusOr<std::vector<Slot>> Records::TakeRecorded(
                                           " tier twice, or slots that do not exist"));
 }
 
-void Records::RestoreChunk(Job& job, const ChunkRecord& record) {
-  const ChunkIndex index = core_.chunks.ClaimRestored(record.chunk, &job);
-  Chunk& chunk = core_.chunks[index];
+// The chunk of the record, without its slots.
+NewChunk Records::RestoredFrom(const ChunkRecord& record) {
+  NewChunk chunk;
+  chunk.recorded = record.chunk;
   chunk.kind = record.kind;
-  chunk.home = job.home;
   chunk.version = record.version;
   chunk.copies.torn = record.torn;
-  chunk.member = job.members.Add(index);
   for (const Tier tier : kLastingTiers) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
@@ -305,6 +305,7 @@ void Records::RestoreChunk(Job& job, const ChunkRecord& record) {
       chunk.copies.insertion_seq[static_cast<int>(tier)] = ++core_.insertions;
     }
   }
+  return chunk;
 }
 
 }  // namespace memtide

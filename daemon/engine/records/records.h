@@ -46,7 +46,7 @@ class Records {
   absl::Status RestoreMemory(Job& job, const JobRecord& record);
   absl::StatusOr<std::vector<Slot>> TakeRecorded(Job& job, Tier tier,
                                                  const std::vector<const ChunkRecord*>& chunks);
-  void RestoreChunk(Job& job, const ChunkRecord& record);
+  NewChunk RestoredFrom(const ChunkRecord& record);
   void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
               const absl::Status& why);
   void BeginSaving(Job& job);

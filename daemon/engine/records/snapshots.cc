@@ -31,7 +31,7 @@ bool IsBeingWritten(const Chunk& chunk) {
 
 // Whether the job is not whole without the content of the chunk.
 bool BelongsInSnapshot(const Chunk& chunk) {
-  const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
+  const bool has_content = !chunk.copies().valid.empty() && !chunk.copies().torn && !chunk.blank;
   return chunk.live() && !chunk.transient && has_content && !IsBeingWritten(chunk) &&
          !chunk.is_shadow && chunk.kind != ChunkKind::kGradient;
 }
@@ -106,7 +106,7 @@ void Records::SaveWhenWritten(Job& job) {
     if (BelongsInSnapshot(core_.chunks[index])) {
       saving.slots.push_back(core_.chunks[index].slot(Tier::kSsd).number());
     } else {
-      record.torn = record.torn || !core_.chunks[index].copies.valid.empty();
+      record.torn = record.torn || !core_.chunks[index].copies().valid.empty();
       record.ssd->valid = false;
       record.ssd->sums.clear();
     }
@@ -121,7 +121,7 @@ void Records::WriteForSnapshot(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
   if (!saving.has_value()) return;
-  if (chunk.copies.flight || saving->unwritten.count(index) == 0) return;
+  if (chunk.copies().flight || saving->unwritten.count(index) == 0) return;
   if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk))
     return LeaveSnapshot(*chunk.job, index);
   if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
@@ -179,14 +179,9 @@ void Records::On(const SnapshotSaved& event) {
 void Records::DistrustStores(Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
-    Chunk& chunk = core_.chunks[index];
+    const Chunk& chunk = core_.chunks[index];
     const bool has_other = chunk.valid_at(Tier::kHost) || chunk.valid_at(Tier::kDevice);
-    if (!chunk.live() || !chunk.valid_at(Tier::kSsd) || !has_other) continue;
-    chunk.copies.valid.Remove(Tier::kSsd);
-    chunk.copies.sums.clear();
-    core_.MarkDirty(index);
-    victims_.Rank(index);
-    core_.ScheduleChunk(index);
+    if (chunk.live() && chunk.valid_at(Tier::kSsd) && has_other) residency_.DistrustSsd(index);
   }
 }
 

@@ -47,13 +47,11 @@ void Requests::On(const DiscardCall& event) {
   for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
     calls_.ReleaseLease(*session, index);
-    residency_.Discard(index);
-    Chunk& chunk = core_.chunks[index];
-    chunk.copies.discarded = true;
-    chunk.prefetched_to.Clear();
+    residency_.DiscardUndefined(index);
     // A trace has no operation for it. To a replay a chunk whose content ended is a new one.
-    job.trace.Use(chunk.member, TracedOperation::kFree);
-    job.trace.Use(chunk.member, TracedOperation::kAllocate);
+    const Member member = core_.chunks[index].member;
+    job.trace.Use(member, TracedOperation::kFree);
+    job.trace.Use(member, TracedOperation::kAllocate);
   }
   Reply reply;
   reply.call = event.call;

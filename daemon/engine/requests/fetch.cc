@@ -50,7 +50,7 @@ absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = core_.chunks[index];
-    if (event.access == Access::kRead && chunk.copies.torn) return Lost(core_.chunks, index);
+    if (event.access == Access::kRead && chunk.copies().torn) return Lost(core_.chunks, index);
     for (const Pin& pin : chunk.pins) {
       // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
       // session.
@@ -103,7 +103,7 @@ void Requests::Begin(Session& session, const FetchCall& event) {
   if (some_are_common && (!at_device || job.shares_contents())) {
     return sharing_.Unshare(session, event, *indices);
   }
-  absl::StatusOr<std::vector<Slot>> homes = std::vector<Slot>();
+  absl::StatusOr<std::vector<Home>> homes = std::vector<Home>();
   if (some_are_common) homes = sharing_.TakeHomes(job, *indices);
   if (!homes.ok()) {
     core_.HomesFreed(job);

@@ -32,7 +32,7 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   // Torn chunks that the part writes are allowed, because it writes all of them.
   for (size_t i = 0; i < event.reads; ++i) {
-    if (core_.chunks[indices[i]].copies.torn) return Lost(core_.chunks, indices[i]);
+    if (core_.chunks[indices[i]].copies().torn) return Lost(core_.chunks, indices[i]);
   }
   MEMTIDE_RETURN_IF_ERROR(calls_.CheckWaiting(session, indices.size()));
   if (event.work == nullptr) return CheckPart(session, event.part);

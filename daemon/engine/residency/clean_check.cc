@@ -18,7 +18,7 @@ bool Residency::IsChosenForCheck(ChunkIndex index, Tier tier) {
     return false;
   }
   // A session that waits to write what is common cannot have the content beside a comparison.
-  if (chunk.common != nullptr && job.waiting.NextNaming(index, 0) != nullptr) return false;
+  if (chunk.common() != nullptr && job.waiting.NextNaming(index, 0) != nullptr) return false;
   // A copy that was written back came from the device itself.
   if (chunk.wrote_back || !chunk.valid_at(Tier::kDevice) || !chunk.valid_at(Tier::kHost)) {
     return false;
@@ -30,18 +30,12 @@ bool Residency::IsChosenForCheck(ChunkIndex index, Tier tier) {
 void Residency::StartCheck(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   StartTransfer start;
-  start.transfer = NewTransfer();
   start.kind = StartTransfer::Kind::kCompareDeviceWithHost;
   start.size = chunk.job->chunk_size;
   start.from = PlaceOf(chunk, Tier::kDevice);
   start.to = PlaceOf(chunk, Tier::kHost);
   chunk.checked = true;
-  chunk.copies.flight = std::make_unique<Flight>(
-      Flight{start.transfer, start.kind, Tier::kDevice, Tier::kHost, chunk.version, TracedMove()});
-  chunk.job->forecast.links().Start({Tier::kDevice, Tier::kHost});
-  core_.transfers.emplace(start.transfer, index);
-  victims_.Update(index);
-  core_.Emit(start);
+  Begin(index, Tier::kDevice, Tier::kHost, std::move(start));
 }
 
 void Residency::CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status) {
@@ -70,7 +64,7 @@ void Residency::DropUnannounced(const Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk) continue;
     Chunk& chunk = core_.chunks[index];
-    const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies.flight;
+    const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies().flight;
     if (!idle || !chunk.valid_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice)) continue;
     chunk.wrote_back = chunk.checked = false;
     DropCopy(index, Tier::kDevice);

@@ -1,21 +1,64 @@
-// Common chunks: chunks that read a common content (sharing/contents.cc), and leave it when they
-// are written or end.
+// Common chunks: chunks that come to read a common content (sharing/contents.cc), and leave it when
+// they are written or end.
 #include <utility>
 
+#include "base/check.h"
 #include "daemon/engine/residency/residency.h"
 
 namespace memtide {
 
-// The chunk has a content of its own from now on, in `valid`, and a home in the slot.
-void Residency::LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid) {
-  Chunk& chunk = core_.chunks[index];
-  chunk.slot(job.home) = std::move(slot);
-  chunk.home = job.home;
-  chunk.copies.valid = valid;
-  chunk.prefetched_to.Remove(Tier::kHost);
-  CommonContent& content = *std::exchange(chunk.common, nullptr);
-  chunk.of_common.End();
-  chunk.of_readers.End();
+void Residency::Read(Job& job, ChunkIndex index, CommonContent& content) {
+  Copies& copies = copies_[index];
+  copies.home = Tier::kHost;
+  copies.common = &content;
+  copies.of_readers = content.readers.Take();
+  copies.of_common = job.common.Take();
+  if (content.whole) copies.valid.Add(Tier::kHost);
+}
+
+void Residency::HoldInCommon(Job& job, ChunkIndex index) {
+  UnlinkShadow(index);
+  ForgetWishes(index);
+  const Chunk& chunk = core_.chunks[index];
+  MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies().flight && !chunk.pinned());
+  Copies& copies = copies_[index];
+  job.duplicated.job = &job;
+  CommonContent& content = job.duplicated.AddWhole(std::move(copies.slot(Tier::kHost)));
+  if (job.home != Tier::kHost) content.claim = job.share(Tier::kHost).Claim();
+  copies.valid.Remove(Tier::kSsd);
+  copies.sums.clear();
+  copies.unreadable = false;
+  copies.slot(Tier::kSsd).Free();
+  core_.HomesFreed(job);
+  Read(job, index, content);
+  core_.MarkDirty(index);
+  victims_.Rank(index);
+  victims_.Update(index);
+  // The room of a smaller limit of leases is that of the chunk.
+  core_.ScheduleRoomCheck(job, Tier::kHost);
+}
+
+void Residency::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
+  Copies& from = copies_[index];
+  Copies& to = copies_[reader];
+  if (from.valid.has(Tier::kDevice) && from.flight == nullptr) {
+    constexpr int kDevice = static_cast<int>(Tier::kDevice);
+    to.slots[kDevice] = std::move(from.slots[kDevice]);
+    to.valid.Add(Tier::kDevice);
+    to.insertion_seq[kDevice] = from.insertion_seq[kDevice];
+    from.valid.Remove(Tier::kDevice);
+  }
+  SwapContents(index, reader);
+}
+
+void Residency::LeaveCommon(ChunkIndex index, Home home, TierSet valid) {
+  SetHome(index, std::move(home));
+  Copies& copies = copies_[index];
+  copies.valid = valid;
+  core_.chunks[index].prefetched_to.Remove(Tier::kHost);
+  CommonContent& content = *std::exchange(copies.common, nullptr);
+  copies.of_common.End();
+  copies.of_readers.End();
   core_.MarkDirty(index);
   victims_.Rank(index);
   victims_.Update(index);

@@ -15,13 +15,13 @@ constexpr size_t kMomentsNamed = 3;
 
 MemoryPlace PlaceOf(const Chunk& chunk, Tier tier) {
   if (!chunk.takes_room_at(tier)) {
-    return chunk.common->of->job->share(tier).PlaceOf(chunk.common->slot.number());
+    return chunk.common()->of->job->share(tier).PlaceOf(chunk.common()->slot.number());
   }
   return chunk.job->share(tier).PlaceOf(chunk.slot(tier).number());
 }
 
 bool IsOnlyCopy(const Chunk& chunk, Tier tier) {
-  TierSet valid = chunk.copies.valid;
+  TierSet valid = chunk.copies().valid;
   // Device memory ends with its GPU, and with the daemon, which a job with a name outlives.
   if (chunk.job->time_to_live > Duration(0) && !chunk.transient && tier == Tier::kHost) {
     valid.Remove(Tier::kDevice);
@@ -31,7 +31,7 @@ bool IsOnlyCopy(const Chunk& chunk, Tier tier) {
 
 bool IsSuperseded(const ChunkTable& chunks, const Chunk& chunk) {
   if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
-      chunks[chunk.counterpart].copies.valid.empty())
+      chunks[chunk.counterpart].copies().valid.empty())
     return false;
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
@@ -40,7 +40,8 @@ bool IsSuperseded(const ChunkTable& chunks, const Chunk& chunk) {
 VirtualTime NextUseOfContent(const ChunkTable& chunks, const Chunk& chunk) {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   const VirtualTime own = predictor.NextUse(chunk.member);
-  if (!chunk.is_shadow || chunk.copies.valid.empty() || own < predictor.iteration_end()) return own;
+  if (!chunk.is_shadow || chunk.copies().valid.empty() || own < predictor.iteration_end())
+    return own;
   return predictor.UseAfterIteration(chunks[chunk.counterpart].member);
 }
 

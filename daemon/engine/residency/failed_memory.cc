@@ -9,19 +9,20 @@
 namespace memtide {
 
 bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
-  Chunk& chunk = core_.chunks[index];
+  const Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
   // A client that has the chunk leased, or is about to, meets the error itself. The slot goes when
   // the lease has ended, and the copy is to leave again. Slots at the home tier stay.
   const bool in_use = chunk.pinned_at(Tier::kDevice) && chunk.valid_at(Tier::kDevice);
   if (!chunk.slot(Tier::kDevice) || in_use || job.home == Tier::kDevice) return false;
   core_.MarkDirty(index);
-  const bool had_content = !chunk.copies.valid.empty();
-  chunk.copies.valid.Remove(Tier::kDevice);
-  memory_.RetireSlot(job, std::exchange(chunk.slot(Tier::kDevice), Slot()));
+  Copies& copies = copies_[index];
+  const bool had_content = !copies.valid.empty();
+  copies.valid.Remove(Tier::kDevice);
+  memory_.RetireSlot(job, std::move(copies.slot(Tier::kDevice)));
   victims_.Rank(index);
-  if (!had_content || !chunk.copies.valid.empty()) return false;
-  chunk.copies.torn = chunk.copies.memory_failed = true;
+  if (!had_content || !copies.valid.empty()) return false;
+  copies.torn = copies.memory_failed = true;
   core_.work.Send(PromotionFailed{index, why, /*is_lost=*/true});
   return true;
 }
@@ -30,17 +31,16 @@ void Residency::LoseDeviceCopies(Job& job) {
   for (const ChunkIndex index : job.members) {
     if (index == kNoChunk || !core_.chunks[index].live()) continue;
     Chunk& chunk = core_.chunks[index];
-    if (chunk.copies.flight) {
-      Flight& flight = *chunk.copies.flight;
+    if (chunk.copies().flight) {
+      Flight& flight = *chunk.copies().flight;
       flight.is_void = flight.is_void || flight.from == Tier::kDevice || flight.to == Tier::kDevice;
     }
     if (chunk.prefetch_to.has_value() && *chunk.prefetch_to == Tier::kDevice) StopPrefetch(chunk);
     if (!chunk.slot(Tier::kDevice)) continue;
-    const bool had_content = !chunk.copies.valid.empty();
-    chunk.copies.valid.Remove(Tier::kDevice);
-    if (had_content && chunk.copies.valid.empty()) {
-      chunk.copies.torn = chunk.copies.memory_failed = true;
-    }
+    Copies& copies = copies_[index];
+    const bool had_content = !copies.valid.empty();
+    copies.valid.Remove(Tier::kDevice);
+    if (had_content && copies.valid.empty()) copies.torn = copies.memory_failed = true;
     core_.MarkDirty(index);
     victims_.Rank(index);
     // The slot goes when no transfer uses it.

@@ -12,7 +12,7 @@ namespace memtide {
 Residency::Step Residency::BeginAdvance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies.flight) return Step::kNone;
+  if (!chunk.live() || chunk.copies().flight) return Step::kNone;
   if (chunk.job->is_replacing()) {  // memory_.RegionCopied() lists it again.
     victims_.Update(index);
     return Step::kNone;
@@ -28,7 +28,7 @@ Residency::Step Residency::BeginAdvance(ChunkIndex index) {
   } else if (chunk.evict_to.has_value()) {
     bool gone = true;
     for (const Tier tier : kMemoryTiers) {
-      if (tier >= *chunk.evict_to || tier == chunk.home || chunk.pinned()) continue;
+      if (tier >= *chunk.evict_to || tier == chunk.home() || chunk.pinned()) continue;
       gone = gone && EvictFrom(index, tier);
     }
     if (gone || chunk.pinned()) return Step::kEvicted;
@@ -40,10 +40,11 @@ void Residency::Advance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // A victim leaves even while its chunk waits for a faster tier: the copy that leaves there may
   // need this very slot.
-  if (!chunk.copies.flight && chunk.evict_from.has_value() && EvictFrom(index, *chunk.evict_from)) {
+  if (!chunk.copies().flight && chunk.evict_from.has_value() &&
+      EvictFrom(index, *chunk.evict_from)) {
     CancelEviction(chunk);
   }
-  if (!chunk.copies.flight && chunk.write_back_from.has_value() &&
+  if (!chunk.copies().flight && chunk.write_back_from.has_value() &&
       WriteBack(index, *chunk.write_back_from)) {
     chunk.write_back_from.reset();
   }
@@ -52,7 +53,7 @@ void Residency::Advance(ChunkIndex index) {
 void Residency::EndAdvance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   SchedulePrefetch(*chunk.job);
-  if (chunk.copies.flight) return;
+  if (chunk.copies().flight) return;
   for (const Tier tier : kMemoryTiers) {
     if (chunk.waits_for.has(tier) && !queued_for_.has(tier)) StopWaitingForSlot(index, tier);
   }
@@ -80,23 +81,23 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
   const bool needs_zeros = chunk.is_shadow && core_.chunks[chunk.counterpart].repeats_offer;
-  if (chunk.copies.valid.empty() && chunk.overwrite && !needs_zeros) {
+  if (chunk.copies().valid.empty() && chunk.overwrite && !needs_zeros) {
     // A step is about to write the whole chunk.
-    chunk.copies.valid = TierSet(tier);
-    chunk.copies.discarded = false;
+    copies_[index].valid = TierSet(tier);
+    copies_[index].discarded = false;
     chunk.blank = true;
     return true;
   }
   // The slot's old bytes disclose nothing: no region ever has two tenants.
-  const bool may_be_anything = chunk.undefined || chunk.copies.discarded;
-  if (chunk.copies.valid.empty() && may_be_anything && !needs_zeros) {
-    chunk.copies.valid = TierSet(tier);
-    chunk.copies.discarded = false;
+  const bool may_be_anything = chunk.undefined || chunk.copies().discarded;
+  if (chunk.copies().valid.empty() && may_be_anything && !needs_zeros) {
+    copies_[index].valid = TierSet(tier);
+    copies_[index].discarded = false;
     core_.MarkDirty(index);
     return true;
   }
   // The chunk was never written, so a transfer fills the slot with zeros.
-  if (chunk.copies.valid.empty()) {
+  if (chunk.copies().valid.empty()) {
     Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
     // The chunk passes from SSD through the host. Its host slot is taken after the device slot,
@@ -112,7 +113,7 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
 
 bool Residency::EvictFrom(ChunkIndex index, Tier tier) {
   Chunk& chunk = core_.chunks[index];
-  if (chunk.copies.flight) return false;
+  if (chunk.copies().flight) return false;
   if (!chunk.slot(tier)) return true;
   if (!IsOnlyCopy(chunk, tier)) {
     if (IsChosenForCheck(index, tier)) {
@@ -176,7 +177,7 @@ bool Residency::TakeSlot(ChunkIndex index, Tier tier) {
   const size_t spare = share.slots().spare_slots();
   const auto first = queue.begin(), past = first + std::min(spare, queue.size());
   if (queued ? std::find(first, past, index) != past : queue.size() < spare) {
-    chunk.slot(tier) = share.Take();
+    copies_[index].slot(tier) = share.Take();
     StopWaitingForSlot(index, tier);
     return true;
   }
@@ -201,8 +202,8 @@ void Residency::StopWaitingForSlot(ChunkIndex index, Tier tier) {
 void Residency::DropCopy(ChunkIndex index, Tier tier) {
   Chunk& chunk = core_.chunks[index];
   core_.MarkDirty(index);
-  chunk.copies.valid.Remove(tier);
-  chunk.slot(tier).Free();
+  copies_[index].valid.Remove(tier);
+  copies_[index].slot(tier).Free();
   // The eviction cost of the other copies has changed, too.
   victims_.Rank(index);
   JobForecast& forecast = chunk.job->forecast;

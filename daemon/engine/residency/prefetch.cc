@@ -19,7 +19,7 @@ constexpr int kMaxRevoked = 4;
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
-  return chunk.copies.valid.empty() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+  return chunk.copies().valid.empty() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
 }
 
 // Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.
@@ -80,13 +80,13 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   const bool there = IsThere(chunk, tier);
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
   if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
-  if (chunk.copies.unreadable) return Prefetch::kSkipped;
+  if (chunk.copies().unreadable) return Prefetch::kSkipped;
   // Steps use the chunk in host memory.
   if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
   if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
   // A copy that comes before its time takes a slot that the plan has given to another one.
-  if (chunk.copies.flight || !job.forecast.HasPlannedSlot(tier, member, time) ||
+  if (chunk.copies().flight || !job.forecast.HasPlannedSlot(tier, member, time) ||
       !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;
   }
@@ -147,7 +147,7 @@ bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   const ChunkIndex index = job.members[victim->member];
   if (core_.chunks[index].pinned() || core_.chunks[index].write_back_from.has_value()) return false;
   const Chunk& chunk = core_.chunks[index];
-  const bool has_slot = chunk.home == Tier::kHost && chunk.slot(Tier::kHost);
+  const bool has_slot = chunk.home() == Tier::kHost && chunk.slot(Tier::kHost);
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }

@@ -10,6 +10,16 @@ bool Residency::InQuarantine(const Chunk& chunk) const {
   return slot && chunk.job->share(Tier::kDevice).slots().in_quarantine(slot.number());
 }
 
+SlotNumber Residency::Quarantine(ChunkIndex index, Access access) {
+  const Chunk& chunk = core_.chunks[index];
+  const SlotNumber slot = chunk.slot(Tier::kDevice).number();
+  chunk.job->share(Tier::kDevice).Quarantine(slot);
+  // A transfer from the slot may be in flight: then the slot follows when that has ended.
+  if (access == Access::kWrite) copies_[index].valid.Remove(Tier::kDevice);
+  core_.ScheduleChunk(index);
+  return slot;
+}
+
 void Residency::LeaveQuarantine(ChunkIndex index) {
   const Chunk& chunk = core_.chunks[index];
   // Slots at the home tier stay.
@@ -19,13 +29,10 @@ void Residency::LeaveQuarantine(ChunkIndex index) {
   DropCopy(index, Tier::kDevice);
 }
 
-// Before the chunk is written to SSD: it leaves a slot that a snapshot names. False: there is no
-// other slot until a snapshot is saved.
 bool Residency::LeaveSnapshotSlot(ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  Job& job = *chunk.job;
+  Job& job = *core_.chunks[index].job;
   Share& ssd = job.share(Tier::kSsd);
-  Slot& slot = chunk.slot(Tier::kSsd);
+  Slot& slot = copies_[index].slot(Tier::kSsd);
   if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
   Slot other = ssd.Take();
   if (other) {

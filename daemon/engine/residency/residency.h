@@ -1,5 +1,8 @@
-// Residency: where the copies of chunks are, and how they move: as calls ask for it, as victims,
+// Residency: where the contents of chunks are, and how they move: as calls ask for it, as victims,
 // and as the prefetcher advises. Engine-internal.
+//
+// Residency alone changes copies and homes: it has the ChunkTable::WritableCopies. Each of its
+// verbs leaves the chunk in the queues of victims where it belongs, and in the record of the event.
 //
 // A chunk has one transfer in flight at most. Its pending movements and its copies determine the
 // next one. Calls that wait for a chunk hear of failures by signals.
@@ -17,10 +20,29 @@
 
 namespace memtide {
 
+// A chunk that is to be made, in the home that is reserved for it, or as the reader of a content.
+struct NewChunk {
+  SessionId owner;
+  Version version;
+  ChunkKind kind = ChunkKind::kOther;
+  bool undefined = false, transient = false, repeats_offer = false;  // As in Chunk.
+  Home home;
+  CommonContent* reads = nullptr;    // Then it has no home of its own.
+  absl::optional<ChunkId> recorded;  // A restored chunk has its id and copies.
+  Copies copies;
+};
+
 class Residency {
  public:
   Residency(Core& core, Memory& memory, Victims& victims)
       : core_(core), memory_(memory), victims_(victims) {}
+
+  // The chunk is a live member of the job, with an id that no chunk had. REQUIRES: a restored one
+  // is made while the table is being restored.
+  ChunkIndex MakeChunk(Job& job, NewChunk made);
+  // The chunk is not live any more, and no movement is pending for it. True: as ForgetChunk(),
+  // which comes with it. REQUIRES: it is live, has no pin, and no call waits for it.
+  bool FreeChunk(ChunkIndex index);
 
   // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
   bool LeaveSnapshotSlot(ChunkIndex index);
@@ -30,9 +52,34 @@ class Residency {
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them. True:
   // allocations that wait may have their turn.
   bool ForgetChunk(ChunkIndex index);
-  void LeaveCommon(Job& job, ChunkIndex index, Slot slot, TierSet valid);
-  // Drops the content of the chunk. REQUIRES: it is not pinned.
+  // The content is about to change in place: a new version has its only copy at the tier of the
+  // pins. REQUIRES: it is valid there, and a pin excludes all others.
+  void WriteInPlace(ChunkIndex index);
+  // Drops the content: the chunk reads as before it was first written. REQUIRES: it is not pinned.
   void Discard(ChunkIndex index);
+  // The same, but the chunk reads as anything until it is written.
+  void DiscardUndefined(ChunkIndex index);
+  // The writer of the content has died: it is neither the old nor the new one until all of it is
+  // written. REQUIRES: a granted pin writes it.
+  void Tear(ChunkIndex index) { copies_[index].torn = true; }
+  // Processes that had leased the chunk at the device with this access may still use its slot
+  // there, which no other chunk gets until Share::EndQuarantine(). What they write there is no
+  // copy.
+  SlotNumber Quarantine(ChunkIndex index, Access access);
+  // The copy on SSD counts no more, so that another one is written there. REQUIRES: one is valid.
+  void DistrustSsd(ChunkIndex index);
+  // The copy in host memory becomes a content of the job (Job::duplicated), which the chunk reads
+  // from now on. Its home is free, and the copy at the device stays.
+  // REQUIRES: it is valid in host memory, and has neither pin nor transfer.
+  void HoldInCommon(Job& job, ChunkIndex index);
+  // The chunk reads the content of `reader`, which has what the chunk held, but for the copy at the
+  // device: that stays. REQUIRES: as SwapContents(), and the two contents are equal.
+  void BecomeCommon(ChunkIndex index, ChunkIndex reader);
+  // The chunk has a content of its own from now on, in `valid`, and the home.
+  // REQUIRES: its content is common.
+  void LeaveCommon(ChunkIndex index, Home home, TierSet valid);
+  // Exchanges what the two chunks hold, and where it is, under a new version.
+  // REQUIRES: neither is pinned.
   void SwapContents(ChunkIndex a, ChunkIndex b);
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   void UnlinkShadow(ChunkIndex index);
@@ -69,9 +116,16 @@ class Residency {
   ContentSums SumsToCompare(const Chunk& chunk) const;
   // The copy on SSD is not what was written. Returns whether another one is valid.
   bool BadCopy(ChunkIndex index, const absl::Status& what);
-  TransferId NewTransfer() { return TransferId(next_transfer_++); }
+  // Starts the transfer as the chunk's flight. REQUIRES: it has none; a pending movement that
+  // causes it is still set.
+  TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer start);
 
  private:
+  void SetHome(ChunkIndex index, Home home);
+  void Read(Job& job, ChunkIndex index, CommonContent& content);
+  // The content changes or ends: the copies in `valid` are those of its next version, and others
+  // go.
+  void BeginVersion(ChunkIndex index, TierSet valid);
   // Whether kernels of an ended session may still write to the chunk's slot at the device.
   bool InQuarantine(const Chunk& chunk) const;
   // Drops a copy in a quarantined slot that is torn, or that another copy can replace.
@@ -110,6 +164,7 @@ class Residency {
   Core& core_;
   Memory& memory_;
   Victims& victims_;
+  const ChunkTable::WritableCopies copies_{core_.chunks};
 
   uint64_t quotas_number_ = 0;  // SetQuotasCall::number of those that hold.
 

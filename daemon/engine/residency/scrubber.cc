@@ -40,12 +40,12 @@ absl::optional<ChunkIndex> Scrubber::NextToScrub() {
       const ChunkIndex index = members[scrub_.member];
       if (index != kNoChunk && core_.chunks[index].live()) {
         const Chunk& chunk = core_.chunks[index];
-        const bool at_rest = !chunk.copies.flight && chunk.waiters.empty();
+        const bool at_rest = !chunk.copies().flight && chunk.waiters.empty();
         const bool has_more = scrub_.offset < chunk.job->chunk_size;
         const bool has_sums =
             chunk.valid_at(Tier::kSsd) && !residency_.SumsToCompare(chunk).empty();
         // A copy that is known to be bad, and is the only one, is read by calls alone.
-        if (at_rest && has_more && has_sums && !chunk.copies.unreadable) {
+        if (at_rest && has_more && has_sums && !chunk.copies().unreadable) {
           return index;
         }
       }
@@ -58,25 +58,18 @@ absl::optional<ChunkIndex> Scrubber::NextToScrub() {
 }
 
 void Scrubber::StartScrub(ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
+  const Chunk& chunk = core_.chunks[index];
   StartTransfer start;
-  start.transfer = residency_.NewTransfer();
   start.kind = StartTransfer::Kind::kVerifySsd;
   start.job = chunk.job->id;
   start.size = std::min(kScrubbedAtOnce, chunk.job->chunk_size - scrub_.offset);
   const MemoryPlace file = PlaceOf(chunk, Tier::kSsd);
   start.store = {StoreId(file.region.value()), file.offset + scrub_.offset};
   const auto first =
-      chunk.copies.sums.begin() + static_cast<std::ptrdiff_t>(scrub_.offset / kSummedPiece);
+      chunk.copies().sums.begin() + static_cast<std::ptrdiff_t>(scrub_.offset / kSummedPiece);
   start.sums.assign(first, first + static_cast<std::ptrdiff_t>(SumsOfSize(start.size)));
-  Flight flight{start.transfer, start.kind, absl::nullopt, Tier::kSsd, chunk.version, TracedMove()};
-  flight.verified = start.size;
-  chunk.copies.flight = std::make_unique<Flight>(std::move(flight));
-  core_.transfers.emplace(start.transfer, index);
-  scrubbing_ = start.transfer;
+  scrubbing_ = residency_.Begin(index, absl::nullopt, Tier::kSsd, std::move(start));
   scrub_began_ = core_.now;
-  victims_.Update(index);
-  core_.Emit(std::move(start));
 }
 
 void Scrubber::On(const ScrubEnded& ended) {

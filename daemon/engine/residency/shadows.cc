@@ -50,17 +50,17 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   for (Chunk* chunk : {&a, &b}) {
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
-    if (chunk->copies.flight != nullptr) {
-      Flight& flight = *chunk->copies.flight;
+    if (chunk->copies().flight != nullptr) {
+      Flight& flight = *chunk->copies().flight;
       flight.version = flight.version == chunk->version ? fresh : Version(0);
     }
     chunk->version = fresh;
   }
-  std::swap(a.copies, b.copies);
+  std::swap(copies_[index_a], copies_[index_b]);
   a.made = b_is_made ? fresh : Version();
   b.made = a_is_made ? fresh : Version();
   for (const ChunkIndex index : {index_a, index_b}) {
-    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies.flight;
+    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies().flight;
     // The transfer belongs to its slots, which the other chunk has now.
     if (flight != nullptr) core_.transfers[flight->transfer] = index;
     core_.MarkDirty(index);

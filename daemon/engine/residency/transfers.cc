@@ -33,7 +33,6 @@ StartTransfer::Kind KindOf(absl::optional<Tier> from, Tier to) {
 void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   Chunk& chunk = core_.chunks[index];
   StartTransfer start;
-  start.transfer = NewTransfer();
   start.kind = KindOf(from, to);
   start.size = chunk.job->chunk_size;
   start.job = chunk.job->id;
@@ -46,13 +45,21 @@ void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   if (to != Tier::kSsd) start.to = PlaceOf(chunk, to);
   start.make_sums = to == Tier::kSsd && IsVerified(chunk);
   if (from == Tier::kSsd) start.sums = SumsToCompare(chunk);
-  chunk.copies.flight = std::make_unique<Flight>(Flight{
-      start.transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
-  if (!start.sums.empty()) chunk.copies.flight->verified = start.size;
+  Begin(index, from, to, std::move(start));
+}
+
+TransferId Residency::Begin(ChunkIndex index, absl::optional<Tier> from, Tier to,
+                            StartTransfer start) {
+  Chunk& chunk = core_.chunks[index];
+  const TransferId transfer = start.transfer = TransferId(next_transfer_++);
+  copies_[index].flight = std::make_unique<Flight>(
+      Flight{transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
+  if (!start.sums.empty()) chunk.copies().flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
-  core_.transfers.emplace(start.transfer, index);
+  core_.transfers.emplace(transfer, index);
   victims_.Update(index);
   core_.Emit(std::move(start));
+  return transfer;
 }
 
 void Residency::On(const TransferDone& event) {
@@ -61,8 +68,8 @@ void Residency::On(const TransferDone& event) {
   const ChunkIndex index = found->second;
   core_.transfers.erase(found);
   Chunk& chunk = core_.chunks[index];
-  const Flight flight = *chunk.copies.flight;
-  chunk.copies.flight.reset();
+  const Flight flight = *chunk.copies().flight;
+  copies_[index].flight.reset();
   core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) {
     if (event.wrong_bytes) ++core_.counters.wrong_bytes;
@@ -90,14 +97,15 @@ void Residency::On(const TransferDone& event) {
   if (downwards && flight.to == chunk.job->failed_writes.to) chunk.job->failed_writes = {};
   if (flight.version == chunk.version) {
     core_.MarkDirty(index);
-    chunk.copies.valid.Add(flight.to);
-    chunk.copies.unreadable = false;
-    if (flight.to == Tier::kSsd) chunk.copies.sums = event.sums;
+    Copies& copies = copies_[index];
+    copies.valid.Add(flight.to);
+    copies.unreadable = false;
+    if (flight.to == Tier::kSsd) copies.sums = event.sums;
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
     if (flight.to != Tier::kSsd)
-      chunk.copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
+      copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
     if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
       // From host memory the chunk can be prefetched to the device.
       forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(core_.chunks, chunk));

@@ -22,26 +22,30 @@ bool Residency::IsVerified(const Chunk& chunk) const {
 }
 
 ContentSums Residency::SumsToCompare(const Chunk& chunk) const {
-  return IsVerified(chunk) ? chunk.copies.sums : ContentSums();
+  return IsVerified(chunk) ? chunk.copies().sums : ContentSums();
 }
 
 bool Residency::BadCopy(ChunkIndex index, const absl::Status& what) {
   Chunk& chunk = core_.chunks[index];
-  TierSet others = chunk.copies.valid;
+  TierSet others = chunk.copies().valid;
   others.Remove(Tier::kSsd);
   core_.Emit(
       BadCopyFound{chunk.job->id, chunk.job->name, core_.IdOf(index), !others.empty(), what});
   if (others.empty()) {
-    chunk.copies.unreadable = true;
+    copies_[index].unreadable = true;
     return false;
   }
-  chunk.copies.valid = others;
-  chunk.copies.sums.clear();
   chunk.write_back_from = others.has(Tier::kHost) ? Tier::kHost : Tier::kDevice;
+  DistrustSsd(index);
+  return true;
+}
+
+void Residency::DistrustSsd(ChunkIndex index) {
+  copies_[index].valid.Remove(Tier::kSsd);
+  copies_[index].sums.clear();
   core_.MarkDirty(index);
   victims_.Rank(index);
   core_.ScheduleChunk(index);
-  return true;
 }
 
 }  // namespace memtide

@@ -7,12 +7,12 @@ namespace memtide {
 // The place of the copy at the tier in the order of the placement policy.
 VirtualTime Victims::RankOf(const Chunk& chunk, Tier tier) {
   PlacementPolicy::Copy copy;
-  copy.made = chunk.copies.insertion_seq[static_cast<int>(tier)];
+  copy.made = chunk.copies().insertion_seq[static_cast<int>(tier)];
   copy.ranked = ++rankings_;
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   if (predictor.has_prediction()) {
     // A superseded copy is not worth a write-back.
-    const bool only = chunk.copies.valid.is_only(tier);
+    const bool only = chunk.copies().valid.is_only(tier);
     copy.next_use = !IsSuperseded(core_.chunks, chunk) ? NextUseOfContent(core_.chunks, chunk)
                     : only                             ? predictor.now()
                                                        : predictor.iteration_end();
@@ -69,7 +69,7 @@ absl::optional<bool> Victims::PlannedToStay(const Chunk& chunk, Tier tier) const
 
 EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
   EvictionCost value = EvictionCost::kClean;
-  if (chunk.copies.valid.is_only(tier)) value = EvictionCost::kOnly;
+  if (chunk.copies().valid.is_only(tier)) value = EvictionCost::kOnly;
   if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
     if (*stays) return value;
     return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;
@@ -85,7 +85,7 @@ EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
   }
   // Dropping it is free now, but if the device has the only other copy, that one must be written
   // back later.
-  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.home)) {
+  if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.home())) {
     value = EvictionCost::kDuplicate;
   }
   return value;

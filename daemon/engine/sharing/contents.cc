@@ -87,26 +87,12 @@ CommonContent* Sharing::MakeContent(const Session& session, CommonContents& cont
   return slot ? &contents.Add(digest, std::move(slot)) : nullptr;
 }
 
-// A new entry of the job for the content, which its own id names.
-ChunkIndex Sharing::AddReader(Job& job, ChunkIndex like, CommonContent& content) {
-  const ChunkIndex index = core_.chunks.Claim(&job);
-  Chunk& chunk = core_.chunks[index];
-  chunk.kind = core_.chunks[like].kind;
-  chunk.home = Tier::kHost;
-  chunk.common = &content;
-  chunk.of_readers = content.readers.Take();
-  chunk.of_common = job.common.Take();
-  if (content.whole) chunk.copies.valid.Add(Tier::kHost);
-  chunk.member = job.members.Add(index);
-  job.trace.Use(chunk.member, TracedOperation::kAllocate);
-  return index;
-}
-
-// The same, and no id names it.
+// A new entry of the job for the content. No id names it yet.
 ChunkIndex Sharing::MakeReader(Job& job, ChunkIndex like, CommonContent& content) {
-  const ChunkIndex index = AddReader(job, like, content);
-  job.names.AddUnnamed(index, core_.IdOf(index));
-  return index;
+  NewChunk reader;
+  reader.kind = core_.chunks[like].kind;
+  reader.reads = &content;
+  return MakeUnnamed(job, std::move(reader));
 }
 
 bool Sharing::IsUnused(ChunkIndex index) const {
@@ -118,18 +104,8 @@ bool Sharing::IsUnused(ChunkIndex index) const {
 // Whether what the chunk holds can be exchanged now.
 bool Sharing::MayBecomeCommon(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
-  return chunk.common == nullptr && IsUnused(index) &&
+  return chunk.common() == nullptr && IsUnused(index) &&
          (chunk.counterpart == kNoChunk || chunk.is_repeated());
-}
-
-// The chunk holds the content from now on, and the reader what the chunk has held.
-// REQUIRES: MayBecomeCommon(index); the reader is not pinned.
-void Sharing::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
-  std::swap(core_.chunks[index].home, core_.chunks[reader].home);
-  std::swap(core_.chunks[index].common, core_.chunks[reader].common);
-  std::swap(core_.chunks[index].of_readers, core_.chunks[reader].of_readers);
-  std::swap(core_.chunks[index].of_common, core_.chunks[reader].of_common);
-  residency_.SwapContents(index, reader);
 }
 
 // A commit of a chunk whose content is common, and of a shadow chunk that has its own. The chunk
@@ -137,36 +113,34 @@ void Sharing::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
 // False: the job has no slot for a home of the shadow chunk, and nothing is changed.
 bool Sharing::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old) {
   const Chunk& old = core_.chunks[chunk];
-  const bool is_own = core_.chunks[shadow].common == nullptr && !core_.ids.IsShared(shadow);
-  if (old.common == nullptr || core_.ids.IsShared(chunk) || !is_own || !old.repeats_offer)
+  const bool is_own = core_.chunks[shadow].common() == nullptr && !core_.ids.IsShared(shadow);
+  if (old.common() == nullptr || core_.ids.IsShared(chunk) || !is_own || !old.repeats_offer)
     return false;
-  absl::StatusOr<Slot> slot = Slot();
-  if (!keep_old) {
-    slot = TakeHomeSlot(job, chunk);
-    if (!slot.ok()) return false;
-  }
-  BecomeCommon(shadow, chunk);
-  if (!keep_old) residency_.LeaveCommon(job, shadow, *std::move(slot), TierSet());
+  absl::StatusOr<Home> home = Home();
+  if (!keep_old) home = TakeHome(job, chunk);
+  if (!home.ok()) return false;
+  residency_.SwapContents(shadow, chunk);
+  if (!keep_old) residency_.LeaveCommon(shadow, *std::move(home), TierSet());
   return true;
 }
 
 // A session is to write, at the device, what is common. The copy there becomes the chunk's own
 // content when the lease is granted: a lease for reading stays where it is, as kernels may be
 // running there. Returns what the chunks need then, by their number: a slot for a home, if a chunk
-// is common. The error is TakeHomeSlot()'s, or UNAVAILABLE and to be called again: the copy is
+// is common. The error is TakeHome()'s, or UNAVAILABLE and to be called again: the copy is
 // being compared with the content.
-absl::StatusOr<std::vector<Slot>> Sharing::TakeHomes(Job& job,
+absl::StatusOr<std::vector<Home>> Sharing::TakeHomes(Job& job,
                                                      const std::vector<ChunkIndex>& indices) {
-  std::vector<Slot> homes(indices.size());
+  std::vector<Home> homes(indices.size());
   for (size_t i = 0; i < indices.size(); ++i) {
     const Chunk& chunk = core_.chunks[indices[i]];
-    if (chunk.common == nullptr) continue;
-    const Flight* const flight = chunk.copies.flight.get();
+    if (chunk.common() == nullptr) continue;
+    const Flight* const flight = chunk.copies().flight.get();
     if (flight != nullptr && flight->kind == StartTransfer::Kind::kCompareDeviceWithHost) {
       return CallAgain(
           absl::StrCat("chunk ", core_.IdOf(indices[i]).value(), " is being compared"));
     }
-    MEMTIDE_ASSIGN_OR_RETURN(homes[i], TakeHomeSlot(job, indices[i]));
+    MEMTIDE_ASSIGN_OR_RETURN(homes[i], TakeHome(job, indices[i]));
   }
   return homes;
 }

@@ -50,7 +50,7 @@ void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
 
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
 // with more of them is being made.
-absl::StatusOr<Slot> Sharing::TakeHomeSlot(Job& job, ChunkIndex shared) {
+absl::StatusOr<Home> Sharing::TakeHome(Job& job, ChunkIndex shared) {
   Share& home = job.share(job.home);
   const SlotPool& slots = home.slots();
   const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
@@ -68,27 +68,26 @@ absl::StatusOr<Slot> Sharing::TakeHomeSlot(Job& job, ChunkIndex shared) {
                      " has its content in common with others, and the job's ", TierName(job.home),
                      " share has no slot for a copy of it; enlarge that pool"));
   }
-  return home.Take();
+  return memory_.TakeHome(job, job.home);
 }
 
-// A new entry for a content of the same kind. No id names it yet. The error is TakeHomeSlot()'s.
+// A new entry for a content of the same kind. No id names it yet. The error is TakeHome()'s.
 absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
-  MEMTIDE_ASSIGN_OR_RETURN(Slot slot, TakeHomeSlot(job, like));
-  const ChunkIndex index = core_.chunks.Claim(&job);
-  Chunk& chunk = core_.chunks[index];
+  NewChunk entry;
+  MEMTIDE_ASSIGN_OR_RETURN(entry.home, TakeHome(job, like));
   const Chunk& model = core_.chunks[like];
   // A copy begins at the version of what it replaces: a commit compares versions
   // (CommitCall::versions).
-  chunk.version = model.version;
-  chunk.kind = model.kind;
-  chunk.undefined = model.undefined;
-  chunk.home = job.home;
-  chunk.repeats_offer = model.repeats_offer;
-  chunk.member = job.members.Add(index);
-  chunk.slot(job.home) = std::move(slot);
-  job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  entry.version = model.version;
+  entry.kind = model.kind;
+  entry.undefined = model.undefined;
+  entry.repeats_offer = model.repeats_offer;
+  return MakeUnnamed(job, std::move(entry));
+}
+
+ChunkIndex Sharing::MakeUnnamed(Job& job, NewChunk made) {
+  const ChunkIndex index = residency_.MakeChunk(job, std::move(made));
   job.names.AddUnnamed(index, core_.IdOf(index));
-  core_.MarkDirty(index);
   return index;
 }
 
@@ -141,7 +140,7 @@ void Sharing::Unshare(Session& session, const FetchCall& event,
   }
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
     if (!core_.ids.MustCopyToWrite(indices[i])) continue;
-    if (core_.chunks[indices[i]].copies.torn) {
+    if (core_.chunks[indices[i]].copies().torn) {
       status = Lost(core_.chunks, indices[i]);
       continue;
     }
@@ -229,7 +228,7 @@ void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
   calls_.ReleaseLease(session, index);
   // No id names a common content any more that the session has left.
   const Chunk& chunk = core_.chunks[index];
-  const bool is_left = chunk.live() && chunk.common != nullptr && !chunk.pinned();
+  const bool is_left = chunk.live() && chunk.common() != nullptr && !chunk.pinned();
   if (is_left && session.job->names.NamesOf(index).empty()) calls_.FreeChunk(index);
 }
 

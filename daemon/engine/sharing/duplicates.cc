@@ -62,18 +62,18 @@ absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const Duplica
   uint32_t own = 0;  // Chunks whose content is not common yet.
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = core_.chunks[index];
-    if (chunk.copies.torn) return Lost(core_.chunks, index);
+    if (chunk.copies().torn) return Lost(core_.chunks, index);
     if (chunk.transient) {
       return absl::InvalidArgumentError(absl::StrCat(
           "chunk ", core_.IdOf(index).value(),
           " is of kind ACTIVATION: it ends with its iteration, and has no duplicates"));
     }
-    if (chunk.copies.valid.empty()) {
+    if (chunk.copies().valid.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("chunk ", core_.IdOf(index).value(),
                        " holds nothing yet; allocate chunks instead of duplicates"));
     }
-    own += chunk.common == nullptr;
+    own += chunk.common() == nullptr;
   }
   if (own == 0 || job.home == Tier::kHost) return absl::OkStatus();
   return calls_.TryClaim(job, own);
@@ -148,12 +148,12 @@ void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& off
   for (size_t i = 0; !moves && status->ok() && i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
     const Chunk& chunk = core_.chunks[index];
-    if (chunk.common != nullptr) continue;
+    if (chunk.common() != nullptr) continue;
     if (!IsUnused(index)) {
       status = absl::AbortedError(
           absl::StrCat("chunk ", call.chunks[i].value(), " is in use; release it and try again"));
     }
-    moves = chunk.copies.flight != nullptr || !chunk.valid_at(Tier::kHost);
+    moves = chunk.copies().flight != nullptr || !chunk.valid_at(Tier::kHost);
   }
   if (status.has_value() && !status->ok()) return core_.Refuse(call.call, *status);
   if (moves) return WaitToDuplicate(session, offer);
@@ -165,19 +165,20 @@ void Sharing::Duplicate(Session& session, const DuplicateCall& event,
                         const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   for (size_t i = 0; i < indices.size(); ++i) {
-    if (core_.chunks[indices[i]].common != nullptr) continue;
+    if (core_.chunks[indices[i]].common() != nullptr) continue;
     WithdrawOffer(session, event.chunks[i]);
-    HoldInCommon(job, indices[i]);
+    residency_.HoldInCommon(job, indices[i]);
   }
   AllocateReply made;
   made.chunks.reserve(event.copies * indices.size());
   for (uint32_t copy = 0; copy < event.copies; ++copy) {
     for (const ChunkIndex index : indices) {
-      const ChunkIndex duplicate = AddReader(job, index, *core_.chunks[index].common);
-      core_.chunks[duplicate].owner = session.id;
-      core_.chunks[duplicate].version = core_.chunks[index].version;
-      core_.MarkDirty(duplicate);
-      made.chunks.push_back(core_.IdOf(duplicate));
+      NewChunk duplicate;
+      duplicate.owner = session.id;
+      duplicate.kind = core_.chunks[index].kind;
+      duplicate.version = core_.chunks[index].version;
+      duplicate.reads = core_.chunks[index].common();
+      made.chunks.push_back(core_.IdOf(residency_.MakeChunk(job, std::move(duplicate))));
     }
   }
   Reply reply;
@@ -185,32 +186,6 @@ void Sharing::Duplicate(Session& session, const DuplicateCall& event,
   reply.value = std::move(made);
   core_.sessions.Remember(session, event.request_id, kKindOf<DuplicateCall>, reply);
   core_.Emit(std::move(reply));
-}
-
-// The chunk's copy in host memory becomes a content, which the chunk reads from now on. Its home is
-// free. The copy at the device stays.
-void Sharing::HoldInCommon(Job& job, ChunkIndex index) {
-  residency_.UnlinkShadow(index);
-  residency_.ForgetWishes(index);
-  Chunk& chunk = core_.chunks[index];
-  MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies.flight && !chunk.pinned());
-  job.duplicated.job = &job;
-  CommonContent& content = job.duplicated.AddWhole(std::move(chunk.slot(Tier::kHost)));
-  if (job.home != Tier::kHost) content.claim = job.share(Tier::kHost).Claim();
-  chunk.copies.valid.Remove(Tier::kSsd);
-  chunk.copies.sums.clear();
-  chunk.copies.unreadable = false;
-  chunk.slot(Tier::kSsd).Free();
-  core_.HomesFreed(job);
-  chunk.home = Tier::kHost;
-  chunk.common = &content;
-  chunk.of_readers = content.readers.Take();
-  chunk.of_common = job.common.Take();
-  core_.MarkDirty(index);
-  victims_.Rank(index);
-  victims_.Update(index);
-  // The room of a smaller limit of leases is that of the chunk.
-  core_.ScheduleRoomCheck(job, Tier::kHost);
 }
 
 }  // namespace memtide

@@ -67,7 +67,7 @@ void Sharing::On(const OfferCall& event) {
   offer->patience = core_.now + kOfferPatience;
   for (uint32_t i = 0; i < event.chunks.size(); ++i) {
     const Chunk& chunk = core_.chunks[(*indices)[i]];
-    if (chunk.common != nullptr) {
+    if (chunk.common() != nullptr) {
       offer->reply.shared.push_back(i);
       continue;
     }
@@ -86,7 +86,7 @@ void Sharing::On(const OfferCall& event) {
 // A chunk that was never written has no bytes to share, and one that a step writes will not keep
 // its bytes, unless others make the same step.
 bool IsOfferable(const Chunk& chunk) {
-  const bool has_content = !chunk.copies.valid.empty() && !chunk.copies.torn && !chunk.blank;
+  const bool has_content = !chunk.copies().valid.empty() && !chunk.copies().torn && !chunk.blank;
   return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());
 }
 
@@ -241,7 +241,7 @@ void Sharing::NoteDigests(Session& session, Offer& offer, const ContentResult& r
 void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
-    CommonContent& content = *core_.chunks[item.reader].common;
+    CommonContent& content = *core_.chunks[item.reader].common();
     if (item.is_copied) {
       content.whole = true;
       OfferAlike(session, content.digest);
@@ -257,8 +257,7 @@ void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& re
       offer.reply.leased.push_back(item.number);
       continue;
     }
-    KeepAtDevice(*index, item.reader);
-    BecomeCommon(*index, item.reader);
+    residency_.BecomeCommon(*index, item.reader);
     // The bytes are the same: step parts that have read them count.
     core_.chunks[*index].version = item.version;
     core_.chunks[*index].offers_in_vain = 0;

@@ -47,7 +47,7 @@ bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
     const ChunkIndex index = entries[i];
     const Chunk& chunk = core.chunks[index];
     if (!chunk.live() || core.IdOf(index) != results[i].first ||
-        chunk.version != results[i].second || chunk.copies.torn || chunk.overwrite) {
+        chunk.version != results[i].second || chunk.copies().torn || chunk.overwrite) {
       return false;
     }
     for (const Pin& pin : chunk.pins) {
@@ -95,7 +95,7 @@ bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<Chu
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
     // An empty content that no rank has written in this step is written for all.
     to_own[i] = core_.ids.IsShared(index) &&
-                (writer != nullptr || !core_.chunks[index].copies.valid.empty());
+                (writer != nullptr || !core_.chunks[index].copies().valid.empty());
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
     if (!writer->second.is_made()) {

@@ -39,7 +39,7 @@ void Sharing::OfferLater(Session& session, ChunkIndex index) {
 void Sharing::On(const ChunkUnpinned& signal) {
   const ChunkIndex index = signal.chunk;
   const Chunk& chunk = core_.chunks[index];
-  if (!chunk.repeats_offer || chunk.common != nullptr || !chunk.live()) return;
+  if (!chunk.repeats_offer || chunk.common() != nullptr || !chunk.live()) return;
   // Jobs with repeated offers have one session.
   for (const SessionId id : chunk.job->sessions) OfferLater(*core_.sessions.Find(id), index);
 }
@@ -124,7 +124,7 @@ void Sharing::StartOwnOffer(Session& session) {
     if (!IsOfferable(chunk) || !IsWorthOffering(session, item.id, chunk)) continue;
     if (MayBecomeCommon(*index)) {
       offer->open.push_back(item);
-    } else if (chunk.common == nullptr) {
+    } else if (chunk.common() == nullptr) {
       session.to_revoke.insert(item.id);  // It is offered when what uses it has ended.
     }
   }
@@ -165,19 +165,6 @@ void Sharing::OfferAlike(const Session& session, const Digest& digest) {
       if (index.has_value() && core_.chunks[*index].repeats_offer) OfferLater(other, *index);
     }
   }
-}
-
-// The chunk's copy at the device stays, as the copy of `reader`, whose content the chunk is about
-// to read instead of its own. REQUIRES: neither is pinned.
-void Sharing::KeepAtDevice(ChunkIndex index, ChunkIndex reader) {
-  Chunk& from = core_.chunks[index];
-  Chunk& to = core_.chunks[reader];
-  if (!from.valid_at(Tier::kDevice) || from.copies.flight != nullptr) return;
-  constexpr int kDevice = static_cast<int>(Tier::kDevice);
-  to.slot(Tier::kDevice) = std::exchange(from.slot(Tier::kDevice), Slot());
-  to.copies.valid.Add(Tier::kDevice);
-  to.copies.insertion_seq[kDevice] = from.copies.insertion_seq[kDevice];
-  from.copies.valid.Remove(Tier::kDevice);
 }
 
 }  // namespace memtide

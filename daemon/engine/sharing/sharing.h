@@ -52,7 +52,7 @@ class Sharing {
   void EndWaitingParts(Session& session, const absl::Status& why);
   void ResultMoved(ChunkIndex from, ChunkIndex to);
   bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
-  absl::StatusOr<std::vector<Slot>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
+  absl::StatusOr<std::vector<Home>> TakeHomes(Job& job, const std::vector<ChunkIndex>& indices);
   void ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
                      ChunkIndex shadow);
   void On(const DuplicateCall& event);
@@ -80,7 +80,7 @@ class Sharing {
 
  private:
   void MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to);
-  absl::StatusOr<Slot> TakeHomeSlot(Job& job, ChunkIndex shared);
+  absl::StatusOr<Home> TakeHome(Job& job, ChunkIndex shared);
   absl::StatusOr<ChunkIndex> MakeEntry(Job& job, ChunkIndex like);
   bool IsOrphan(ChunkIndex index) const;
   absl::Status TakeResults(Job& job, const StepCall& event, const std::vector<ChunkIndex>& results);
@@ -94,12 +94,11 @@ class Sharing {
   bool MakeMemory(CommonContents& contents);
   CommonContent* MakeContent(const Session& session, CommonContents& contents,
                              const Digest& digest);
-  ChunkIndex AddReader(Job& job, ChunkIndex like, CommonContent& content);
+  ChunkIndex MakeUnnamed(Job& job, NewChunk made);
   ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
   // Nothing uses what the chunk holds, or waits for it.
   bool IsUnused(ChunkIndex index) const;
   bool MayBecomeCommon(ChunkIndex index) const;
-  void BecomeCommon(ChunkIndex index, ChunkIndex reader);
   absl::Status CheckDuplicate(const Session& session, const DuplicateCall& event,
                               const std::vector<ChunkIndex>& indices) const;
   // nullopt: the call waits for memory.
@@ -110,7 +109,6 @@ class Sharing {
   void WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer);
   void Duplicate(Session& session, const DuplicateCall& event,
                  const std::vector<ChunkIndex>& indices);
-  void HoldInCommon(Job& job, ChunkIndex index);
   absl::Status CheckOffer(const Session& session, const OfferCall& event) const;
   void GoOn(const std::shared_ptr<Offer>& offer);
   bool StartHashing(Session& session, const std::shared_ptr<Offer>& offer);
@@ -129,7 +127,6 @@ class Sharing {
   void StartOwnOffer(Session& session);
   void PutOff(Session& session, const std::vector<Offer::Item>& items);
   void OfferAlike(const Session& session, const Digest& digest);
-  void KeepAtDevice(ChunkIndex index, ChunkIndex reader);
   void DropCopies(const Unsharing& unsharing);
   void DropReaders(Offer& offer);
   void EndOwnOffer(SessionId id);

@@ -95,7 +95,7 @@ struct Waiter {
   std::variant<GrantLeases, RunStep> then;
   // Homes of chunks that are common, and that the session is to write at the device, by their
   // number in `chunks`; empty: there is none.
-  std::vector<Slot> homes;
+  std::vector<Home> homes;
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
   uint32_t missing = 0;  // Chunks that are not at the tier yet.
   Instant started, deadline, revoked_at;

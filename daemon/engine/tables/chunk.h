@@ -1,6 +1,6 @@
 // Chunk: one chunk's copies, pins and pending movements. Engine-internal.
 //
-// States. `copies.valid` has each tier that holds the chunk's current content. When no
+// States. `copies().valid` has each tier that holds the chunk's current content. When no
 // bit is set, the chunk was never written and reads as zeros, or as anything if it is `undefined`
 // or `discarded`. A chunk owns a slot where it has a copy or is getting one, and at its home tier:
 // always if that is the job's lowest tier, and from its first copy there on, as long as it has
@@ -81,7 +81,16 @@ struct Flight {
   Bytes verified;  // How much is compared with sums.
 };
 
-// Where the content of a chunk is: what a commit exchanges between a chunk and its shadow chunk.
+// A home that is reserved for a chunk: a slot at the lowest tier of its job, or a claim on one
+// above.
+struct Home {
+  Tier tier = Tier::kSsd;
+  Slot slot;
+  Count::Token claim;
+};
+
+// Where the content of a chunk is and may be: what a commit exchanges between a chunk and its
+// shadow chunk. Residency alone changes it (ChunkTable::WritableCopies).
 struct Copies {
   // The tiers where the slot has a copy of the current content.
   TierSet valid;
@@ -94,6 +103,8 @@ struct Copies {
   bool unreadable = false;
   // A client discarded the content: until it is written anew it reads as anything.
   bool discarded = false;
+  // The lowest tier that the chunk ever reaches.
+  Tier home = Tier::kSsd;
   std::array<Slot, kTiers> slots;
   // The sums of the copy on SSD, if that is valid and was written with sums.
   ContentSums sums;
@@ -101,6 +112,15 @@ struct Copies {
   std::array<uint64_t, 2> insertion_seq{};
   // Allocated, as few of up to a million chunks move at a time.
   std::unique_ptr<Flight> flight;
+  // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
+  Count::Token claim;
+  // The chunk reads this content, which is not written. It counts as its reader, and, as long as it
+  // is live, in Job::common.
+  CommonContent* common = nullptr;
+  Count::Token of_readers, of_common;
+
+  Slot& slot(Tier tier) { return slots[static_cast<int>(tier)]; }
+  const Slot& slot(Tier tier) const { return slots[static_cast<int>(tier)]; }
 };
 
 struct Chunk {
@@ -113,7 +133,6 @@ struct Chunk {
   // The version that a part of several ranks has made, so that it is the same for all whose ids
   // name the entry; zero: none.
   Version made;
-  Copies copies;
 
   // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
   // eviction, eviction as a victim, early write-back.
@@ -160,14 +179,6 @@ struct Chunk {
   std::vector<EvictOperation*> evicts;
 
   ChunkKind kind = ChunkKind::kOther;
-  // The lowest tier that the chunk ever reaches.
-  Tier home = Tier::kSsd;
-  // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
-  Count::Token claim;
-  // The chunk reads this content, which is not written. It counts as its reader, and, as long as it
-  // is live, in Job::common.
-  CommonContent* common = nullptr;
-  Count::Token of_readers, of_common;
   // The engine offers the chunk again whenever it was written (sharing/repeated_offers.cc).
   bool repeats_offer = false;
   uint8_t offers_in_vain = 0;  // Since the content was last a common one.
@@ -182,7 +193,11 @@ struct Chunk {
   bool live() const { return job != nullptr && !freed_; }
   // A running step reads or writes the host memory of the chunk.
   bool in_step() const { return steps_ > 0; }
-  bool valid_at(Tier tier) const { return copies.valid.has(tier); }
+  const Copies& copies() const { return copies_; }
+  Tier home() const { return copies_.home; }
+  // nullptr: its content is its own.
+  CommonContent* common() const { return copies_.common; }
+  bool valid_at(Tier tier) const { return copies_.valid.has(tier); }
   bool is_made() const { return made == version && made != Version(); }
   bool pinned() const { return !pins.empty(); }
   // Whether the engine repeats offers of the chunk, which is no shadow chunk.
@@ -194,18 +209,19 @@ struct Chunk {
   }
   // Whether the copy at the tier may be chosen as a victim.
   bool may_leave(Tier tier) const {
-    return tier != Tier::kSsd && live() && tier != home && slot(tier) && valid_at(tier) &&
-           !copies.flight && !pinned_at(tier) && !evict_from.has_value() && !evict_to.has_value() &&
-           !retry_after_tick;
+    return tier != Tier::kSsd && live() && tier != home() && slot(tier) && valid_at(tier) &&
+           !copies_.flight && !pinned_at(tier) && !evict_from.has_value() &&
+           !evict_to.has_value() && !retry_after_tick;
   }
   // Whether the slot at `tier` stays while it has no copy.
-  bool KeepsSlot(Tier tier) const { return tier == home && (!claim || !copies.valid.empty()); }
+  bool KeepsSlot(Tier tier) const {
+    return tier == home() && (!copies_.claim || !copies_.valid.empty());
+  }
   // Whether there is memory for a copy at the tier, the job's or that of a common content.
   bool has_slot(Tier tier) const { return slot(tier) || !takes_room_at(tier); }
   // Whether a copy at the tier needs a slot of the job.
-  bool takes_room_at(Tier tier) const { return common == nullptr || tier != Tier::kHost; }
-  Slot& slot(Tier tier) { return copies.slots[static_cast<int>(tier)]; }
-  const Slot& slot(Tier tier) const { return copies.slots[static_cast<int>(tier)]; }
+  bool takes_room_at(Tier tier) const { return common() == nullptr || tier != Tier::kHost; }
+  const Slot& slot(Tier tier) const { return copies_.slot(tier); }
   // The session or step that excludes all others, if there is one.
   absl::optional<SessionId> Writer() const {
     for (const Pin& pin : pins) {
@@ -226,8 +242,9 @@ struct Chunk {
  private:
   friend class ChunkTable;
   friend class HeldChunks;
-  bool freed_ = false;  // With the three bytes above and steps_ it fills eight.
+  bool freed_ = false;
   uint32_t steps_ = 0;
+  Copies copies_;
 };
 
 }  // namespace memtide

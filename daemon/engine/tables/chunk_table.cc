@@ -7,6 +7,10 @@
 
 namespace memtide {
 
+ChunkTable::WritableCopies::WritableCopies(ChunkTable& table) : table_(table) {
+  MEMTIDE_CHECK(!std::exchange(table.copies_are_taken_, true)) << "copies have two owners";
+}
+
 absl::optional<ChunkIndex> ChunkTable::Find(ChunkId id) const {
   const ChunkIndex index = IndexOf(id);
   if (index.value() >= chunks_.size()) return absl::nullopt;
@@ -58,7 +62,7 @@ void ChunkTable::Free(ChunkIndex index) {
 void ChunkTable::Release(ChunkIndex index) {
   Chunk& chunk = (*this)[index];
   MEMTIDE_CHECK(chunk.job != nullptr) << "chunk " << index << " is released twice";
-  MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies.flight && !chunk.in_step() &&
+  MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies().flight && !chunk.in_step() &&
                 !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
       << "chunk " << index << " is in use";
   // The generation is all that outlives the chunk: Claim() grows it.
@@ -97,7 +101,8 @@ void ChunkTable::ReleaseEmpty() {
 
 void ChunkTable::CheckChunk(ChunkIndex index) const {
   const Chunk& chunk = (*this)[index];
-  MEMTIDE_CHECK(chunk.live() || chunk.copies.flight || chunk.in_step()) << "a freed chunk lingers";
+  MEMTIDE_CHECK(chunk.live() || chunk.copies().flight || chunk.in_step())
+      << "a freed chunk lingers";
   MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
       << "a step runs on memory that may move";
   MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
@@ -107,14 +112,15 @@ void ChunkTable::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(chunk.live() && counterpart.live() && counterpart.job == chunk.job);
     MEMTIDE_CHECK(counterpart.counterpart == index && counterpart.is_shadow != chunk.is_shadow);
   }
-  if (chunk.common != nullptr) {
-    MEMTIDE_CHECK(chunk.home == Tier::kHost && !chunk.slot(Tier::kHost) && chunk.of_readers);
+  if (chunk.common() != nullptr) {
+    MEMTIDE_CHECK(chunk.home() == Tier::kHost && !chunk.slot(Tier::kHost) &&
+                  chunk.copies().of_readers);
     // Only the part that makes it writes it.
     const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
       return pin.granted() && pin.access == Access::kWrite;
     });
-    MEMTIDE_CHECK(!chunk.common->whole || (!is_written && !chunk.copies.torn));
-    MEMTIDE_CHECK(bool(chunk.of_common) == chunk.live());
+    MEMTIDE_CHECK(!chunk.common()->whole || (!is_written && !chunk.copies().torn));
+    MEMTIDE_CHECK(bool(chunk.copies().of_common) == chunk.live());
   }
   for (const Tier tier : kAllTiers) {
     MEMTIDE_CHECK(!chunk.valid_at(tier) || chunk.has_slot(tier)) << "a copy without a slot";
@@ -126,7 +132,7 @@ void ChunkTable::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
         << "chunk " << index << " is leased where it has no copy";
     MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                  chunk.copies.valid.is_only(chunk.pin_tier))
+                  chunk.copies().valid.is_only(chunk.pin_tier))
         << "a written chunk has stale copies";
   }
 }
@@ -140,8 +146,8 @@ void ChunkTable::CheckInvariants() const {
   MEMTIDE_CHECK(static_cast<size_t>(empty) == free_.size()) << "an empty entry is lost";
   for (const ChunkIndex index : free_) {
     const Chunk& chunk = (*this)[index];
-    MEMTIDE_CHECK(is_empty(chunk) && chunk.copies.valid.empty() && !chunk.pinned() &&
-                  !chunk.copies.flight && !chunk.in_step());
+    MEMTIDE_CHECK(is_empty(chunk) && chunk.copies().valid.empty() && !chunk.pinned() &&
+                  !chunk.copies().flight && !chunk.in_step());
   }
 }
 

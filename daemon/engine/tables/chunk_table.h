@@ -3,7 +3,8 @@
 // An entry is claimed for a new chunk, which is live until it is freed, and released when nothing
 // uses the chunk any more. Each claim grows the generation of the entry, so that an id which
 // outlives its chunk never names another. The table owns its chunks and knows which entries are
-// empty and which are live; the contents of a chunk are the engine's.
+// empty and which are live; the contents of a chunk are the engine's. Anybody reads where a content
+// is, and the owner of the WritableCopies changes it.
 //
 // Ownership: a Chunk& stays valid until the next Claim() or Restore().
 //
@@ -46,6 +47,19 @@ class ChunkTable {
   ChunkTable() = default;
   ChunkTable(const ChunkTable&) = delete;
   ChunkTable& operator=(const ChunkTable&) = delete;
+
+  // Permits its owner to change the copies of all chunks.
+  class WritableCopies {
+   public:
+    // REQUIRES: the table has no others.
+    explicit WritableCopies(ChunkTable& table);
+    WritableCopies(const WritableCopies&) = delete;
+    // REQUIRES: index.value() < size().
+    Copies& operator[](ChunkIndex index) const { return table_[index].copies_; }
+
+   private:
+    ChunkTable& table_;
+  };
 
   // REQUIRES: index.value() < size().
   Chunk& operator[](ChunkIndex index) { return chunks_[index.value()]; }
@@ -94,6 +108,7 @@ class ChunkTable {
   std::vector<Chunk> chunks_;
   std::vector<ChunkIndex> free_;  // The empty entries. The last one is claimed next.
   uint32_t live_ = 0;
+  bool copies_are_taken_ = false;
 };
 
 }  // namespace memtide

@@ -2,6 +2,7 @@
 
 #include <random>
 #include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,15 @@ TEST_F(ChunkTableTest, AFreedChunkIsNotFoundThoughItsEntryIsUsed) {
   EXPECT_EQ(table_.live(), 0u);
   EXPECT_FALSE(table_.Find(table_.IdOf(index)).has_value());
   EXPECT_NE(Claim(), index);
+}
+
+TEST_F(ChunkTableTest, CopiesAreChangedByOneOwnerAndReadByAll) {
+  const ChunkTable::WritableCopies copies(table_);
+  const ChunkIndex index = Claim();
+  copies[index].torn = true;
+  EXPECT_TRUE(table_[index].copies().torn);
+  static_assert(std::is_same_v<decltype(table_[index].copies()), const Copies&>);
+  EXPECT_DEATH(ChunkTable::WritableCopies{table_}, "two owners");
 }
 
 TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
