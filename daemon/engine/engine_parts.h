@@ -50,9 +50,9 @@ class EngineParts {
   Prefetcher prefetcher_{core_, victims_, residency_};
   Scrubber scrubber_{core_, victims_, residency_};
   Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
-  Sharing sharing_{core_, memory_, victims_, residency_, calls_};
+  Sharing sharing_{core_, memory_, residency_, calls_};
   Requests requests_{core_, victims_, residency_, prefetcher_, calls_, sharing_};
-  Records records_{core_, memory_, victims_, residency_};
+  Records records_{core_, memory_, residency_};
   Commits commits_{core_, residency_, sharing_, records_};
   Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, sharing_, records_, commits_};
   Inspection inspection_{core_, sharing_};

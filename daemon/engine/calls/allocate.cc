@@ -92,8 +92,7 @@ absl::optional<absl::Status> Calls::TryAllocate(const Job& job, const AllocateCa
   }
   if (claims) return TryClaim(job, event.count);
   // The allocation waits for a segment, or for freed chunks whose transfers have not ended.
-  if (event.count > home.slots().free_slots()) return absl::nullopt;
-  if (job.is_durable() && wanted > home.slots().backed_slots()) return absl::nullopt;
+  if (!Memory::HasHomes(job, event.count)) return absl::nullopt;
   return absl::OkStatus();
 }
 
@@ -104,13 +103,9 @@ void Calls::AllocateWaiting(Job& job) {
     const AllocateCall event = job.allocating.front();
     Session& session = *core_.sessions.Find(event.session);
     const Tier tier = event.home.value_or(job.home);
-    const Share& home = job.share(tier);
-    const uint64_t wanted = tier == job.home ? job.HomeSlotsFor(job.chunks_at_home() + event.count)
-                                             : home.slots_for_claims(event.count);
     // An elastic share of SSD grows only here, because no room check concerns SSD.
-    if (home.is_elastic() && wanted > home.slots().size() &&
-        event.count <= core_.options.limits.chunks_per_call) {
-      memory_.GrowShare(job, tier, static_cast<uint32_t>(wanted - home.slots().size()));
+    if (event.count <= core_.options.limits.chunks_per_call) {
+      memory_.GrowForHomes(job, tier, event.count);
     }
     // A client that repeats a call while it waits has two calls in the queue. The second is
     // answered with the chunks of the first.
@@ -140,8 +135,7 @@ void Calls::Allocate(Session& session, Job& job, const AllocateCall& event) {
     chunk.kind = event.kind;
     chunk.undefined = event.undefined;
     chunk.transient = event.transient;
-    // TryAllocate() has compared the count with the free slots.
-    chunk.home = memory_.TakeHome(job, event.home.value_or(job.home));
+    chunk.home = Memory::TakeHome(job, event.home.value_or(job.home));
     made.chunks.push_back(core_.IdOf(residency_.MakeChunk(job, std::move(chunk))));
   }
   Reply reply;

@@ -30,7 +30,12 @@ class Memory {
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
   void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
-  // Reserves a home at the tier for one chunk of the job. REQUIRES: the tier has room for it.
+  // Requests memory for `count` more homes of chunks at the tier, if its share is elastic. At the
+  // lowest tier a home is a slot, and at one above it a claim on one. Grow() makes the memory.
+  void GrowForHomes(Job& job, Tier tier, uint32_t count);
+  // Whether `count` homes are free now at the lowest tier. Calls::TryClaim() knows it of claims.
+  static bool HasHomes(const Job& job, uint32_t count);
+  // Reserves a home. REQUIRES: HasHomes(), or there is room for a claim.
   static Home TakeHome(Job& job, Tier tier);
   void NoteStripes(StoreId store, StripeCounts counts);
   // The bytes of each drive in a chunk's place on SSD.

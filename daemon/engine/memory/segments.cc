@@ -49,6 +49,21 @@ void Memory::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
   job.work = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
 }
 
+void Memory::GrowForHomes(Job& job, Tier tier, uint32_t count) {
+  const Share& share = job.share(tier);
+  const uint32_t wanted = tier == job.home ? job.HomeSlotsFor(job.chunks_at_home() + count)
+                                           : share.slots_for_claims(count);
+  const uint32_t slots = share.slots().size();
+  if (share.is_elastic() && wanted > slots) GrowShare(job, tier, wanted - slots);
+}
+
+bool Memory::HasHomes(const Job& job, uint32_t count) {
+  const SlotPool& slots = job.share(job.home).slots();
+  return slots.free_slots() >= count &&
+         (!job.is_durable() ||
+          job.HomeSlotsFor(job.chunks_at_home() + count) <= slots.backed_slots());
+}
+
 Home Memory::TakeHome(Job& job, Tier tier) {
   if (tier != job.home) return {tier, Slot(), job.share(tier).Claim()};
   Home home{tier, job.share(tier).Take(), Count::Token()};

@@ -222,9 +222,7 @@ absl::Status Records::RestoreJob(const JobRecord& record,
       const int i = static_cast<int>(tier);
       if (CopyAt(*chunk, tier)) restored.copies.slot(tier) = std::move(slots[i][next[i]++]);
     }
-    const ChunkIndex index = residency_.MakeChunk(job, std::move(restored));
-    victims_.Rank(index);
-    core_.ScheduleChunk(index);
+    core_.ScheduleChunk(residency_.MakeChunk(job, std::move(restored)));
   }
   for (const RankRecord& rank : record.ranks) {
     job.kept_ranks.push_back({SessionId(kFirstKeptRank + job.kept_ranks.size()),

@@ -10,14 +10,13 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/memory/memory.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
 class Records {
  public:
-  Records(Core& core, Memory& memory, Victims& victims, Residency& residency)
-      : core_(core), memory_(memory), victims_(victims), residency_(residency) {}
+  Records(Core& core, Memory& memory, Residency& residency)
+      : core_(core), memory_(memory), residency_(residency) {}
 
   // Inserts the record before the other effects of the event, which start at `before`.
   // REQUIRES: something has changed (Core::record_log).
@@ -61,7 +60,6 @@ class Records {
 
   Core& core_;
   Memory& memory_;
-  Victims& victims_;
   Residency& residency_;
 };
 

@@ -21,8 +21,10 @@ ChunkIndex Residency::MakeChunk(Job& job, NewChunk made) {
   SetHome(index, std::move(made.home));
   if (made.reads != nullptr) Read(job, index, *made.reads);
   chunk.member = job.members.Add(index);
+  victims_.Update(index);
   if (made.recorded.has_value()) return index;
   job.trace.Use(chunk.member, TracedOperation::kAllocate);
+  if (made.is_unnamed) job.names.AddUnnamed(index, core_.IdOf(index));
   core_.MarkDirty(index);
   return index;
 }

@@ -26,6 +26,7 @@ struct NewChunk {
   Version version;
   ChunkKind kind = ChunkKind::kOther;
   bool undefined = false, transient = false, repeats_offer = false;  // As in Chunk.
+  bool is_unnamed = false;  // No id names it yet (NameTable).
   Home home;
   CommonContent* reads = nullptr;    // Then it has no home of its own.
   absl::optional<ChunkId> recorded;  // A restored chunk has its id and copies.

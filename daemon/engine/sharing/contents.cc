@@ -92,7 +92,8 @@ ChunkIndex Sharing::MakeReader(Job& job, ChunkIndex like, CommonContent& content
   NewChunk reader;
   reader.kind = core_.chunks[like].kind;
   reader.reads = &content;
-  return MakeUnnamed(job, std::move(reader));
+  reader.is_unnamed = true;
+  return residency_.MakeChunk(job, std::move(reader));
 }
 
 bool Sharing::IsUnused(ChunkIndex index) const {

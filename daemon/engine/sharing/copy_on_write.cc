@@ -51,24 +51,17 @@ void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
 // with more of them is being made.
 absl::StatusOr<Home> Sharing::TakeHome(Job& job, ChunkIndex shared) {
-  Share& home = job.share(job.home);
-  const SlotPool& slots = home.slots();
-  const uint32_t wanted = job.HomeSlotsFor(job.chunks_at_home() + 1);
-  if (slots.free_slots() == 0 || (job.is_durable() && wanted > slots.backed_slots())) {
-    if (home.is_elastic() && wanted > slots.size()) {
-      memory_.GrowShare(job, job.home, wanted - slots.size());
-    }
-    memory_.Grow(job, job.home);
-    if (home.making() != kNoSegment) {
-      return CallAgain(absl::StrCat("memory for a copy of chunk ", core_.IdOf(shared).value(),
-                                    " is being made"));
-    }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("chunk ", core_.IdOf(shared).value(),
-                     " has its content in common with others, and the job's ", TierName(job.home),
-                     " share has no slot for a copy of it; enlarge that pool"));
+  if (Memory::HasHomes(job, 1)) return Memory::TakeHome(job, job.home);
+  memory_.GrowForHomes(job, job.home, 1);
+  memory_.Grow(job, job.home);
+  if (job.share(job.home).making() != kNoSegment) {
+    return CallAgain(
+        absl::StrCat("memory for a copy of chunk ", core_.IdOf(shared).value(), " is being made"));
   }
-  return memory_.TakeHome(job, job.home);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("chunk ", core_.IdOf(shared).value(),
+                   " has its content in common with others, and the job's ", TierName(job.home),
+                   " share has no slot for a copy of it; enlarge that pool"));
 }
 
 // A new entry for a content of the same kind. No id names it yet. The error is TakeHome()'s.
@@ -82,13 +75,8 @@ absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
   entry.kind = model.kind;
   entry.undefined = model.undefined;
   entry.repeats_offer = model.repeats_offer;
-  return MakeUnnamed(job, std::move(entry));
-}
-
-ChunkIndex Sharing::MakeUnnamed(Job& job, NewChunk made) {
-  const ChunkIndex index = residency_.MakeChunk(job, std::move(made));
-  job.names.AddUnnamed(index, core_.IdOf(index));
-  return index;
+  entry.is_unnamed = true;
+  return residency_.MakeChunk(job, std::move(entry));
 }
 
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.

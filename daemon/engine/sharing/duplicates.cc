@@ -107,11 +107,8 @@ void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) {
-    // As for the claims of an allocation.
-    const Share& host = session.job->share(Tier::kHost);
-    const uint32_t wanted = host.slots_for_claims(static_cast<uint32_t>(indices->size()));
-    if (session.job->home != Tier::kHost && host.is_elastic() && wanted > host.slots().size()) {
-      memory_.GrowShare(*session.job, Tier::kHost, wanted - host.slots().size());
+    if (session.job->home != Tier::kHost) {  // Otherwise contents are in homes that are there.
+      memory_.GrowForHomes(*session.job, Tier::kHost, static_cast<uint32_t>(indices->size()));
     }
     status = TryDuplicate(*session.job, call, *indices);
   }

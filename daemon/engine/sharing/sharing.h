@@ -14,7 +14,6 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/memory/memory.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
@@ -32,8 +31,8 @@ void CountOffer(Chunk& chunk);
 
 class Sharing {
  public:
-  Sharing(Core& core, Memory& memory, Victims& victims, Residency& residency, Calls& calls)
-      : core_(core), memory_(memory), victims_(victims), residency_(residency), calls_(calls) {}
+  Sharing(Core& core, Memory& memory, Residency& residency, Calls& calls)
+      : core_(core), memory_(memory), residency_(residency), calls_(calls) {}
 
   absl::Status GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                               const std::vector<bool>& wanted, bool may_be_leased,
@@ -94,7 +93,6 @@ class Sharing {
   bool MakeMemory(CommonContents& contents);
   CommonContent* MakeContent(const Session& session, CommonContents& contents,
                              const Digest& digest);
-  ChunkIndex MakeUnnamed(Job& job, NewChunk made);
   ChunkIndex MakeReader(Job& job, ChunkIndex like, CommonContent& content);
   // Nothing uses what the chunk holds, or waits for it.
   bool IsUnused(ChunkIndex index) const;
@@ -135,7 +133,6 @@ class Sharing {
 
   Core& core_;
   Memory& memory_;
-  Victims& victims_;
   Residency& residency_;
   Calls& calls_;
 
