@@ -51,7 +51,7 @@ class EngineParts {
   Scrubber scrubber_{core_, victims_, residency_};
   Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
   Sharing sharing_{core_, memory_, residency_, calls_};
-  Requests requests_{core_, victims_, residency_, prefetcher_, calls_, sharing_};
+  Requests requests_{core_, residency_, prefetcher_, calls_, sharing_};
   Records records_{core_, memory_, residency_};
   Commits commits_{core_, residency_, sharing_, records_};
   Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, sharing_, records_, commits_};

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -37,17 +39,10 @@ class Calls {
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // All chunks of the waiter are at its tier.
-  void Proceed(Waiter& waiter);
   // The call fails. The caller tells Sharing of the part that has failed.
   PartFailed Undo(Waiter& waiter, const absl::Status& status);
-  // Adds and removes a fetch or step that is not answered yet.
-  void Enter(Session& session, std::unique_ptr<Waiter> waiter);
   void ReleaseLease(Session& session, ChunkIndex index);
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
-  Verdict TryAdmit(Waiter& waiter, bool may_take_room);
-  // The call waits until it is admitted or answered; leases in its way are revoked.
-  void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
   void AdmitWaiting(Job& job, Tier tier);
   // Fails the waiting calls that name the chunk: all, or only those that read it.
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
@@ -55,6 +50,12 @@ class Calls {
   void On(const PromotionFailed& signal);
   // The session's part of this number that runs; nullopt: none does.
   static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
+  // The fetch waits for its chunks, and grants leases of them. `homes`: as in Waiter.
+  // REQUIRES: CheckWaiting() of the session is OK, as for the other calls that wait.
+  void Wait(Session& session, const FetchCall& event, std::vector<ChunkIndex> chunks,
+            std::vector<Home> homes);
+  // The eviction waits until its chunks have left. REQUIRES: none of them is pinned.
+  void Wait(Session& session, const EvictCall& event, std::vector<ChunkIndex> chunks);
   // The part waits for its chunks, of which those from `first_written` on are written, and runs.
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
@@ -67,6 +68,11 @@ class Calls {
   void On(const EvictionFailed& signal);
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
   void EndEvict(EvictOperation& evict, const absl::Status& status);
+  // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
+  // the caller tells Sharing of the part that has failed.
+  std::set<CallId> LateCalls();
+  absl::optional<PartFailed> ExpireWaiter(CallId call);
+  void ExpireEvict(CallId call);
   // Looks at all calls, so that it is none of the pieces of an audit that the daemon makes.
   void CheckInvariants() const;
 
@@ -76,6 +82,10 @@ class Calls {
   absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
   void Allocate(Session& session, Job& job, const AllocateCall& event);
   void UnpinChunk(ChunkIndex index, size_t pin_index);
+  void Register(Session& session, WaitingCall& call, Duration deadline);
+  Verdict Enter(Session& session, std::unique_ptr<Waiter> waiter, Duration deadline);
+  // All chunks of the waiter are at its tier.
+  void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Proceed(Waiter& waiter, const RunStep& then);
   // Undo(), and Sharing hears of the part by a signal.
@@ -85,6 +95,10 @@ class Calls {
   bool ConflictsWhereItWatches(const Waiter& waiter) const;
   bool Fits(const Waiter& waiter, uint32_t pins) const;
   bool MayFit(const Waiter& waiter) const;
+  Verdict TryAdmit(Waiter& waiter, bool may_take_room);
+  // The call waits until it is admitted or answered; leases in its way are revoked.
+  void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
+  absl::Status WhyLate(const WaitingCall& call, const std::string& what, absl::Status late);
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
   void Expedite(const Chunk& chunk);
   void AdmitOldest(Job& job, Tier tier);

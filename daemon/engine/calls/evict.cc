@@ -6,6 +6,30 @@
 
 namespace memtide {
 
+void Calls::Wait(Session& session, const EvictCall& event, std::vector<ChunkIndex> chunks) {
+  auto evict = std::make_unique<EvictOperation>();
+  evict->call = event.call;
+  evict->tier = event.tier;
+  evict->missing = static_cast<uint32_t>(chunks.size());
+  evict->chunks = std::move(chunks);
+  Register(session, *evict, core_.options.limits.max_wait);
+  session.evicts.insert(evict->call);
+  for (const ChunkIndex index : evict->chunks) {
+    Chunk& chunk = core_.chunks[index];
+    // The lowest tier serves several evictions of one chunk: a chunk that left for SSD has left the
+    // device, too.
+    chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
+    chunk.evicts.push_back(evict.get());
+    // The prediction has not changed, so a prefetch would undo the eviction at once.
+    chunk.evicted = true;
+    residency_.StopPrefetch(chunk);
+    residency_.CancelEviction(chunk);
+    core_.ScheduleChunk(index);
+    victims_.Update(index);
+  }
+  core_.evicts.emplace(event.call, std::move(evict));
+}
+
 void Calls::FinishEvicts(ChunkIndex index) {
   if (core_.chunks[index].pinned()) {
     return FinishEvicts(index,
@@ -47,7 +71,7 @@ void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
     core_.Refuse(evict.call, status);
   }
   core_.deadlines.erase({evict.deadline, evict.call});
-  core_.sessions.Find(evict.session)->evicts.erase(evict.call);
+  core_.sessions.Find(evict.owner)->evicts.erase(evict.call);
   core_.evicts.erase(evict.call);
 }
 

@@ -26,17 +26,52 @@ void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
   core_.ScheduleRoomCheck(*chunk.job, Tier::kHost);
 }
 
-void Calls::Enter(Session& session, std::unique_ptr<Waiter> waiter) {
-  Job& job = *waiter->job;
-  waiter->of_session = session.waiting_calls.Take();
-  waiter->of_job = job.waiting_calls.Take();
-  waiter->of_user = session.user->waiting_calls.Take();
-  const uint32_t chunks = static_cast<uint32_t>(waiter->chunks.size());
-  waiter->chunks_of_job = job.waiting_chunks.Take(chunks);
-  waiter->chunks_of_user = session.user->waiting_chunks.Take(chunks);
-  core_.deadlines.emplace(waiter->deadline, waiter->call);
-  session.waiters.push_back(waiter.get());
-  core_.waiters.emplace(waiter->call, std::move(waiter));
+// The call counts for its session, job and user, and has a deadline from now on.
+void Calls::Register(Session& session, WaitingCall& call, Duration deadline) {
+  Job& job = *session.job;
+  const uint32_t chunks = static_cast<uint32_t>(call.chunks.size());
+  call.owner = session.id;
+  call.job = &job;
+  call.deadline = core_.DeadlineIn(deadline);
+  call.of_session = session.waiting_calls.Take();
+  call.of_job = job.waiting_calls.Take();
+  call.of_user = session.user->waiting_calls.Take();
+  call.chunks_of_job = job.waiting_chunks.Take(chunks);
+  call.chunks_of_user = session.user->waiting_chunks.Take(chunks);
+  core_.deadlines.emplace(call.deadline, call.call);
+}
+
+// Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
+Verdict Calls::Enter(Session& session, std::unique_ptr<Waiter> waiter, Duration deadline) {
+  Waiter& entered = *waiter;
+  entered.started = core_.now;
+  Register(session, entered, deadline);
+  session.waiters.push_back(&entered);
+  core_.waiters.emplace(entered.call, std::move(waiter));
+  return TryAdmit(entered, /*may_take_room=*/true);
+}
+
+void Calls::Wait(Session& session, const FetchCall& event, std::vector<ChunkIndex> chunks,
+                 std::vector<Home> homes) {
+  auto made = std::make_unique<Waiter>();
+  Waiter& waiter = *made;
+  waiter.call = event.call;
+  waiter.session = session.id;
+  waiter.tier = event.tier;
+  waiter.chunks = std::move(chunks);
+  waiter.first_written = event.access == Access::kWrite ? 0 : waiter.chunks.size();
+  waiter.homes = std::move(homes);
+  const Verdict verdict = Enter(session, std::move(made), event.deadline);
+  if (waiter.admitted && waiter.missing == 0) {
+    ++core_.counters.fetch_hits;
+    return Proceed(waiter);
+  }
+  if (!event.wait) {
+    return Fail(waiter, verdict.admission == Admission::kConflict
+                            ? absl::AbortedError("another session holds a lease that excludes this")
+                            : absl::UnavailableError("not every chunk is there now"));
+  }
+  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
 }
 
 void Calls::Leave(Waiter& waiter) {
@@ -185,10 +220,13 @@ void Calls::ReleaseLease(Session& session, ChunkIndex index) {
 // The reason for which each call that is not admitted waits still holds.
 void Calls::CheckInvariants() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
+  const auto add = [&](const WaitingCall& call) {
+    ++all[call.job].first;
+    all[call.job].second += call.chunks.size();
+    MEMTIDE_CHECK(core_.deadlines.count({call.deadline, call.call}) == 1);
+  };
   for (const auto& [call, waiter] : core_.waiters) {
-    ++all[waiter->job].first;
-    all[waiter->job].second += waiter->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({waiter->deadline, call}) == 1);
+    add(*waiter);
     // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
@@ -199,10 +237,8 @@ void Calls::CheckInvariants() const {
         << "fetch " << waiter->call << " waits for nothing";
   }
   for (const auto& [call, evict] : core_.evicts) {
-    ++all[evict->job].first;
-    all[evict->job].second += evict->chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({evict->deadline, call}) == 1);
-    MEMTIDE_CHECK(core_.sessions.Find(evict->session)->evicts.count(call) == 1);
+    add(*evict);
+    MEMTIDE_CHECK(core_.sessions.Find(evict->owner)->evicts.count(call) == 1);
   }
   MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
   std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;

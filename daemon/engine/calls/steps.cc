@@ -21,18 +21,12 @@ void Calls::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
   waiter.call = call;
   // A holder of its own excludes the leases of the calling session, too.
   waiter.session = SessionId(kFirstStepHolder + next_step_++);
-  // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
-  waiter.owner = session.id;
-  waiter.job = session.job;
   waiter.tier = Tier::kHost;
   waiter.chunks = std::move(chunks);
   waiter.first_written = first_written;
   waiter.then = std::move(run);
-  waiter.started = core_.now;
-  waiter.deadline = core_.DeadlineIn(deadline);
-  Enter(session, std::move(made));
-
-  const Verdict verdict = TryAdmit(waiter, /*may_take_room=*/true);
+  // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
+  const Verdict verdict = Enter(session, std::move(made), deadline);
   if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
   if (!waiter.admitted) WaitForAdmission(waiter, verdict);
 }

@@ -60,8 +60,6 @@ class Jobs {
   enum class Ending { kOrderly, kAbrupt };
   void EndSession(Session& session, const absl::Status& why, Ending ending);
   void ExpireCalls();
-  // The session, which ends, leased the chunk's slot at the device.
-  void Quarantine(SessionId session, ChunkIndex index);
   absl::Status CheckOpen(const OpenCall& event) const;
   absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
   bool IsAwaited(const Job& job) const;

@@ -17,13 +17,6 @@
 
 namespace memtide {
 
-void Jobs::Quarantine(SessionId session, ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  Quarantined& quarantined = quarantines_[session];
-  quarantined.job = chunk.job;
-  quarantined.slots.push_back(residency_.Quarantine(index, chunk.FindPin(session)->access));
-}
-
 void Jobs::On(const ClientQuiet& event) {
   const auto found = quarantines_.find(event.session);
   if (found == quarantines_.end()) return;

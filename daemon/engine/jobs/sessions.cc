@@ -7,30 +7,6 @@
 
 namespace memtide {
 
-namespace {
-
-// The error of a call whose chunks did not reach its tier before its deadline.
-absl::Status NotInTime(const Waiter& waiter) {
-  const Job& job = *waiter.job;
-  std::string text = absl::StrCat(
-      waiter.chunks.size(), " chunks were not at the ", TierName(waiter.tier), " tier in time: ",
-      waiter.admitted ? "they are on their way"
-                      : absl::StrCat(job.tier(waiter.tier).pinned_chunks(), " of ",
-                                     job.share(waiter.tier).slots().size(),
-                                     " slots are leased; release some, or raise the pool"));
-  const uint32_t quarantined = job.share(waiter.tier).slots().quarantined_slots();
-  if (quarantined > 0) {
-    absl::StrAppend(&text, "; ", quarantined,
-                    " slots wait until what a killed process left on the device has ended");
-  }
-  if (!job.last_error.ok()) {
-    absl::StrAppend(&text, "; last failure: ", job.last_error.message());
-  }
-  return absl::DeadlineExceededError(text);
-}
-
-}  // namespace
-
 void Jobs::On(const ClientConnected& event) {
   const absl::Status status =
       core_.draining || core_.refuses_sessions
@@ -93,7 +69,9 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
       if (pin == nullptr || !pin->granted()) continue;
       if (ending == Ending::kAbrupt && core_.options.quarantine_device_slots &&
           core_.chunks[index].pin_tier == Tier::kDevice) {
-        Quarantine(id, index);
+        // No other chunk gets the slot before ClientQuiet (quarantine.cc).
+        quarantines_[id].job = session.job;
+        quarantines_[id].slots.push_back(residency_.Quarantine(index, pin->access));
       }
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
@@ -159,50 +137,21 @@ void Jobs::On(const Tick&) {
 }
 
 void Jobs::ExpireCalls() {
-  // The oldest call fails first. Fail() erases from deadlines.
-  std::set<CallId> late;
-  for (const auto& [deadline, call] : core_.deadlines) {
-    if (core_.now < deadline) break;
-    ++core_.counters.admission_looks;
-    late.insert(call);
-  }
+  const std::set<CallId> late = calls_.LateCalls();
   for (const CallId call : late) {
-    const auto found = core_.waiters.find(call);
-    if (found == core_.waiters.end()) continue;
-    Waiter* const waiter = found->second.get();
-    const Job& job = *waiter->job;
-    if (core_.writes.WaitingOf(job.id) > 0) {
-      sharing_.Fail(*waiter,
-                    AwaitsBudget(absl::StrCat("room for ", waiter->chunks.size(), " chunks")));
-      continue;
-    }
-    ++core_.counters.deadlines_exceeded;
-    sharing_.Fail(*waiter, NotInTime(*waiter));
+    if (const absl::optional<PartFailed> failed = calls_.ExpireWaiter(call)) sharing_.On(*failed);
   }
   for (const auto& [id, job] : core_.jobs) {
-    for (const WaitingPart& late : job->parts.TakeLate(core_.now)) {
+    for (const WaitingPart& part : job->parts.TakeLate(core_.now)) {
       ++core_.counters.deadlines_exceeded;
-      core_.Refuse(late.call.call,
+      core_.Refuse(part.call.call,
                    absl::DeadlineExceededError("another rank did not end the part"));
     }
     commits_.EndWaitForRanks(*job);
     records_.ExpireWaitForSnapshot(*job);
     if (job->orphans_remain) sharing_.FreeOrphans(*job);
   }
-  for (const CallId call : late) {
-    const auto found = core_.evicts.find(call);
-    if (found == core_.evicts.end()) continue;
-    EvictOperation& evict = *found->second;
-    if (core_.writes.WaitingOf(evict.job->id) > 0) {
-      calls_.EndEvict(evict,
-                      AwaitsBudget(absl::StrCat("the eviction of ", evict.missing, " chunks")));
-      continue;
-    }
-    ++core_.counters.deadlines_exceeded;
-    calls_.EndEvict(evict, absl::DeadlineExceededError(absl::StrCat(
-                               evict.missing, " chunks did not reach the ", TierName(evict.tier),
-                               " tier in time; ", evict.job->last_error.message())));
-  }
+  for (const CallId call : late) calls_.ExpireEvict(call);
 }
 
 }  // namespace memtide

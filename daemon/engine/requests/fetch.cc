@@ -12,25 +12,6 @@
 
 namespace memtide {
 
-namespace {
-
-// The fetch as a call that waits.
-std::unique_ptr<Waiter> MakeWaiter(const Core& core, Session& session, const FetchCall& event,
-                                   std::vector<ChunkIndex> chunks) {
-  auto waiter = std::make_unique<Waiter>();
-  waiter->call = event.call;
-  waiter->session = waiter->owner = session.id;
-  waiter->job = session.job;
-  waiter->tier = event.tier;
-  waiter->chunks = std::move(chunks);
-  waiter->first_written = event.access == Access::kWrite ? 0 : waiter->chunks.size();
-  waiter->started = core.now;
-  waiter->deadline = core.DeadlineIn(event.deadline);
-  return waiter;
-}
-
-}  // namespace
-
 // Refuses at once what could never be granted, rather than at its deadline.
 absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event,
                                   const std::vector<ChunkIndex>& indices) const {
@@ -109,25 +90,7 @@ void Requests::Begin(Session& session, const FetchCall& event) {
     core_.HomesFreed(job);
     return core_.Refuse(event.call, homes.status());
   }
-
-  std::unique_ptr<Waiter> made = MakeWaiter(core_, session, event, *std::move(indices));
-  Waiter& waiter = *made;
-  waiter.homes = *std::move(homes);
-  // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
-  calls_.Enter(session, std::move(made));
-
-  const Verdict verdict = calls_.TryAdmit(waiter, /*may_take_room=*/true);
-  if (waiter.admitted && waiter.missing == 0) {
-    ++core_.counters.fetch_hits;
-    return calls_.Proceed(waiter);
-  }
-  if (!event.wait) {
-    return sharing_.Fail(
-        waiter, verdict.admission == Admission::kConflict
-                    ? absl::AbortedError("another session holds a lease that excludes this")
-                    : absl::UnavailableError("not every chunk is there now"));
-  }
-  if (!waiter.admitted) calls_.WaitForAdmission(waiter, verdict);
+  calls_.Wait(session, event, *std::move(indices), *std::move(homes));
 }
 
 // The call releases all of its leases or none of them.

@@ -10,17 +10,14 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/residency/prefetcher.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/residency/victims.h"
 #include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
 class Requests {
  public:
-  Requests(Core& core, Victims& victims, Residency& residency, Prefetcher& prefetcher, Calls& calls,
-           Sharing& sharing)
+  Requests(Core& core, Residency& residency, Prefetcher& prefetcher, Calls& calls, Sharing& sharing)
       : core_(core),
-        victims_(victims),
         residency_(residency),
         prefetcher_(prefetcher),
         calls_(calls),
@@ -54,7 +51,6 @@ class Requests {
   absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
 
   Core& core_;
-  Victims& victims_;
   Residency& residency_;
   Prefetcher& prefetcher_;
   Calls& calls_;

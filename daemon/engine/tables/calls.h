@@ -81,15 +81,24 @@ struct RunStep {
   std::shared_ptr<Offer> offer;
 };
 
-// A fetch or step that is not answered yet. A step pins its chunks under an id of its own, so that
-// steps and sessions exclude each other by the same rule.
-struct Waiter {
+// A call about chunks that is not answered yet, and counts as one that waits. Calls makes it.
+struct WaitingCall {
   CallId call;
-  SessionId session;  // Pins the chunks: the calling session, or the id of the step.
-  SessionId owner;    // The calling session.
+  SessionId owner;  // The calling session.
   Job* job = nullptr;
   Tier tier = Tier::kDevice;
   std::vector<ChunkIndex> chunks;
+  uint32_t missing = 0;  // Chunks that have not reached the tier yet.
+  Instant deadline;
+  // In the waiting_calls and waiting_chunks of its session, job and user.
+  Count::Token of_session, of_job, of_user;
+  Count::Tokens chunks_of_job, chunks_of_user;
+};
+
+// A fetch or step. A step pins its chunks under an id of its own, so that steps and sessions
+// exclude each other by the same rule.
+struct Waiter : WaitingCall {
+  SessionId session;  // Pins the chunks: the calling session, or the id of the step.
   // chunks[first_written] and those after it are wanted for writing.
   size_t first_written = 0;
   std::variant<GrantLeases, RunStep> then;
@@ -97,12 +106,9 @@ struct Waiter {
   // number in `chunks`; empty: there is none.
   std::vector<Home> homes;
   bool admitted = false, waited_for_ssd = false, waited_for_copy = false;
-  uint32_t missing = 0;  // Chunks that are not at the tier yet.
-  Instant started, deadline, revoked_at;
-  // In the waiting_calls and waiting_chunks of its session, job and user; of an admitted call, in
-  // TierQueues::admitted, and of an admitted step, in Job::steps.
-  Count::Token of_session, of_job, of_user, of_tier, step;
-  Count::Tokens chunks_of_job, chunks_of_user;
+  Instant started, revoked_at;
+  // An admitted call counts in TierQueues::admitted, and an admitted step in Job::steps.
+  Count::Token of_tier, step;
   // At the last try: the number of its chunks that had no pin (or fewer, if the try ended early),
   // and the tier's pins_made.
   uint32_t new_pins = 0;
@@ -138,19 +144,8 @@ struct RunningStep {
   Count::Token of_job;      // In Job::steps.
 };
 
-// An eviction on request that is not answered yet.
-struct EvictOperation {
-  CallId call;
-  SessionId session;
-  Job* job = nullptr;
-  Tier tier = Tier::kSsd;
-  std::vector<ChunkIndex> chunks;
-  uint32_t missing = 0;
-  Instant deadline;
-  // In the waiting_calls and waiting_chunks of its session, job and user.
-  Count::Token of_session, of_job, of_user;
-  Count::Tokens chunks_of_job, chunks_of_user;
-};
+// An eviction on request.
+struct EvictOperation : WaitingCall {};
 
 }  // namespace memtide
 
