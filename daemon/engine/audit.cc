@@ -119,8 +119,8 @@ void Audit::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
 
 void Audit::CheckJob(const Job& job) const {
   JobTally tally;
-  for (const ChunkIndex index : job.members) {
-    if (index != kNoChunk) tally.Add(core_.chunks[index]);
+  for (const ChunkIndex index : job.members.chunks()) {
+    tally.Add(core_.chunks[index]);
   }
   job.names.CheckInvariants();
   job.members.CheckInvariants();

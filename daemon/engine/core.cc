@@ -20,12 +20,7 @@ Core::Core(const EngineOptions& given)
   writes.SetQuotas(given.quotas);
 }
 
-void Core::Answer(CallId call, absl::Status status) {
-  Reply reply;
-  reply.call = call;
-  reply.status = std::move(status);
-  Emit(std::move(reply));
-}
+void Core::Answer(CallId call, absl::Status status) { Emit(Reply{call, std::move(status), {}}); }
 
 void Core::Refuse(CallId call, absl::Status status) {
   counters.calls_refused += !status.GetPayload(kCallAgain).has_value();

@@ -95,6 +95,13 @@ struct Core {
   void AnswerWith(CallId call, Value value) {
     Emit(Reply{call, absl::OkStatus(), std::move(value)});
   }
+  // Answers a call that may come again, and then gets the same reply (AnswerAgain()).
+  template <typename Call>
+  void AnswerOnce(Session& session, const Call& call, decltype(Reply::value) value = {}) {
+    Reply reply{call.call, absl::OkStatus(), std::move(value)};
+    sessions.Remember(session, call.request_id, kKindOf<Call>, reply);
+    Emit(std::move(reply));
+  }
   // Answers with an error and counts it in calls_refused.
   void Refuse(CallId call, absl::Status status);
   // The session, if it may make calls about chunks. Otherwise answers the call and returns nullptr.

@@ -138,11 +138,7 @@ void Calls::Allocate(Session& session, Job& job, const AllocateCall& event) {
     chunk.home = Memory::TakeHome(job, event.home.value_or(job.home));
     made.chunks.push_back(core_.IdOf(residency_.MakeChunk(job, std::move(chunk))));
   }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(made);
-  core_.sessions.Remember(session, event.request_id, kKindOf<AllocateCall>, reply);
-  core_.Emit(std::move(reply));
+  core_.AnswerOnce(session, event, std::move(made));
 }
 
 void Calls::On(const AllocationsPossible& signal) {

@@ -22,11 +22,10 @@ void Calls::FreeChunk(ChunkIndex index) {
 }
 
 void Calls::FreeTransient(Job& job, absl::optional<SessionId> owner) {
-  // FreeChunk() changes the members, so that the loop is over a copy.
-  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index == kNoChunk || !core_.chunks[index].live() || !core_.chunks[index].transient)
-      continue;
-    if (!owner.has_value() || core_.chunks[index].owner == *owner) FreeChunk(index);
+  for (const ChunkIndex index : job.members.chunks()) {
+    const Chunk& chunk = core_.chunks[index];
+    const bool ends = !owner.has_value() || chunk.owner == *owner;
+    if (chunk.live() && chunk.transient && ends) FreeChunk(index);
   }
 }
 

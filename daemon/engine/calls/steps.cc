@@ -51,8 +51,7 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
     chunk.leased = false;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
-  Reply reply;
-  reply.call = waiter.call;
+  const CallId call = waiter.call;
   core_.steps.emplace(
       start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
                               core_.chunks.Hold(std::move(waiter.chunks)), waiter.first_written,
@@ -67,8 +66,7 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
   const bool is_for_mover = start.work != nullptr || start.contents != nullptr;
   if (is_for_mover) return core_.Emit(std::move(start));
   part.places = std::move(start.chunks);
-  reply.value = std::move(part);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(call, std::move(part));
 }
 
 RunningStep Calls::EndStep(StepId id, const absl::Status& status) {

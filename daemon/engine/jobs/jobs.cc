@@ -324,19 +324,15 @@ void Jobs::LeaveJob(Session& session) {
   session.job = nullptr;
   records_.EndWaitForSnapshot(job, session.id, absl::UnavailableError("the session ended"));
   job.sessions.erase(std::find(job.sessions.begin(), job.sessions.end(), session.id));
-  const auto unavailable = [&](CallId call) {
-    core_.Answer(call, absl::UnavailableError("the session ended"));
+  const auto leave = [&](auto& calls) {
+    for (size_t i = calls.size(); i > 0; --i) {
+      if (calls[i - 1].session != session.id) continue;
+      core_.Answer(calls[i - 1].call, absl::UnavailableError("the session ended"));
+      calls.erase(calls.begin() + (i - 1));
+    }
   };
-  for (size_t i = job.joining.size(); i > 0; --i) {
-    if (job.joining[i - 1].session != session.id) continue;
-    unavailable(job.joining[i - 1].call);
-    job.joining.erase(job.joining.begin() + (i - 1));
-  }
-  for (size_t i = job.allocating.size(); i > 0; --i) {
-    if (job.allocating[i - 1].session != session.id) continue;
-    unavailable(job.allocating[i - 1].call);
-    job.allocating.erase(job.allocating.begin() + (i - 1));
-  }
+  leave(job.joining);
+  leave(job.allocating);
   if (job.keeps_ranks()) {
     calls_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
@@ -361,9 +357,8 @@ void Jobs::EndJob(Job& job) {
   core_.ledger.SetState(*job.shares, JobState::kEnding);
   core_.MarkDirty(job);
   records_.EndSnapshots(job);
-  // FreeChunk() changes the members, so that the loop is over a copy.
-  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index != kNoChunk && core_.chunks[index].live()) calls_.FreeChunk(index);
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (core_.chunks[index].live()) calls_.FreeChunk(index);
   }
   memory_.MaybeDropMemory(job);
 }
@@ -378,19 +373,14 @@ void Jobs::On(const EndJobCall& event) {
                                                      " of yours that has not ended; `memtide admin "
                                                      "list` lists the jobs")));
   }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = EndJobReply{InfoOf(core_, *job)};
+  EndJobReply ended{InfoOf(core_, *job)};
   const absl::Status why = absl::AbortedError(
       absl::StrCat("job ", job->id.value(), " was ended by `memtide admin end`"));
   job->lingers_no_more = true;
-  for (const SessionId id : std::vector<SessionId>(job->sessions)) {
-    core_.Emit(CloseSession{id, why});
-    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
-  }
+  EndSessions(*job, why);
   // It has ended with its last session, if it had one.
   if (job->state() != JobState::kEnding) EndJob(*job);
-  core_.Emit(std::move(reply));
+  core_.AnswerWith(event.call, std::move(ended));
 }
 
 void Jobs::On(const JobMade& signal) {
@@ -402,10 +392,7 @@ void Jobs::On(const RegionsReplaced&) { OpenWaiting(); }
 void Jobs::On(const WrittenUnseen& signal) {
   const Job* const job = core_.FindJob(signal.job);
   if (job == nullptr) return;
-  for (const SessionId id : std::vector<SessionId>(job->sessions)) {
-    core_.Emit(CloseSession{id, signal.why});
-    EndSession(*core_.sessions.Find(id), signal.why, Ending::kAbrupt);
-  }
+  EndSessions(*job, signal.why);
   // A job with a time to live goes on without sessions.
   if (Job* const lingers = core_.FindJob(signal.job)) residency_.DropUnannounced(*lingers);
 }

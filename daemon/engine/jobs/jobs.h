@@ -59,6 +59,8 @@ class Jobs {
   // Whether the process has waited for all that it gave the device to do.
   enum class Ending { kOrderly, kAbrupt };
   void EndSession(Session& session, const absl::Status& why, Ending ending);
+  // All that the job has. It may be gone afterwards.
+  void EndSessions(const Job& job, const absl::Status& why);
   void ExpireCalls();
   absl::Status CheckOpen(const OpenCall& event) const;
   absl::Status CheckJoins(const Job& job, const OpenCall& event) const;

@@ -5,8 +5,7 @@ namespace memtide {
 // The session is the rank's from now on. REQUIRES: the rank has no other session.
 void Jobs::TakePlaceOfRank(Job& job, Session& session) {
   KeptRank& rank = job.kept_ranks[session.rank];
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
     Chunk& chunk = core_.chunks[index];
     if (chunk.live() && chunk.owner == rank.session) chunk.owner = session.id;
   }

@@ -29,11 +29,8 @@ void Jobs::LoseDevice(Job& job, const absl::Status& why) {
     return;
   }
   // The sessions have mapped memory that is lost, and their processes have lost their contexts.
-  for (const SessionId id : std::vector<SessionId>(job.sessions)) {
-    ++core_.counters.sessions_lost;
-    core_.Emit(CloseSession{id, why});
-    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
-  }
+  core_.counters.sessions_lost += job.sessions.size();
+  EndSessions(job, why);
   job.has_lost_regions = false;
   if (job.state() == JobState::kLingering) residency_.LoseDeviceCopies(job);
 }

@@ -31,8 +31,8 @@ void Jobs::On(const ClientQuiet& event) {
   if (job.state() == JobState::kEnding) return memory_.MaybeDropMemory(job);
   // Chunks that waited in their slots, and those that wait for one.
   const std::set<SlotNumber> ended(slots.begin(), slots.end());
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !core_.chunks[index].slot(Tier::kDevice)) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (!core_.chunks[index].slot(Tier::kDevice)) continue;
     if (ended.count(core_.chunks[index].slot(Tier::kDevice).number()) > 0)
       core_.ScheduleChunk(index);
   }

@@ -62,8 +62,8 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) memory_.EndResize(*session.job, why);
-    for (const ChunkIndex index : session.job->members) {
-      if (index == kNoChunk || !core_.chunks[index].live()) continue;
+    for (const ChunkIndex index : session.job->members.chunks()) {
+      if (!core_.chunks[index].live()) continue;
       const Pin* pin = core_.chunks[index].FindPin(id);
       // The pins of its waiting fetches have ended with them.
       if (pin == nullptr || !pin->granted()) continue;
@@ -89,6 +89,13 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   if (session.job != nullptr) memory_.LeaveRegions(*session.job, id);
   LeaveJob(session);
   core_.sessions.Erase(id);
+}
+
+void Jobs::EndSessions(const Job& job, const absl::Status& why) {
+  for (const SessionId id : std::vector<SessionId>(job.sessions)) {
+    core_.Emit(CloseSession{id, why});
+    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
+  }
 }
 
 void Jobs::On(const Tick&) {

@@ -85,9 +85,7 @@ void Memory::RegionCopied(Job& job, const absl::Status& status) {
     core_.Emit(DropRegion{RegionId(old), job.id});
   }
   if (job.state() == JobState::kEnding) return MaybeDropMemory(job);
-  for (const ChunkIndex index : job.members) {
-    if (index != kNoChunk) core_.ScheduleChunk(index);
-  }
+  for (const ChunkIndex index : job.members.chunks()) core_.ScheduleChunk(index);
   // No room was made meanwhile, at the device either.
   for (const Tier tier : kMemoryTiers) {
     if (job.share(tier).exists()) core_.ScheduleRoomCheck(job, tier);

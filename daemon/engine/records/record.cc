@@ -115,8 +115,7 @@ ChunkRecord Records::RecordOf(ChunkIndex index) const {
   record.host = copy(Tier::kHost);
   record.ssd = copy(Tier::kSsd);
   // The output of a step is no content of the job before the commit.
-  record.torn =
-      !stepped && (chunk.copies().torn || written || (!chunk.copies().valid.empty() && !lasts));
+  record.torn = !stepped && (chunk.copies().torn || written || (chunk.has_content() && !lasts));
   return record;
 }
 

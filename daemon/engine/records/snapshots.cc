@@ -31,7 +31,7 @@ bool IsBeingWritten(const Chunk& chunk) {
 
 // Whether the job is not whole without the content of the chunk.
 bool BelongsInSnapshot(const Chunk& chunk) {
-  const bool has_content = !chunk.copies().valid.empty() && !chunk.copies().torn && !chunk.blank;
+  const bool has_content = chunk.has_content() && !chunk.copies().torn && !chunk.blank;
   return chunk.live() && !chunk.transient && has_content && !IsBeingWritten(chunk) &&
          !chunk.is_shadow && chunk.kind != ChunkKind::kGradient;
 }
@@ -88,8 +88,8 @@ void Records::BeginSaving(Job& job) {
 void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || core_.chunks[index].valid_at(Tier::kSsd)) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (core_.chunks[index].valid_at(Tier::kSsd)) continue;
     if (!IsRecorded(index) || !BelongsInSnapshot(core_.chunks[index])) continue;
     saving.unwritten.insert(index);
     core_.ScheduleChunk(index);
@@ -99,14 +99,14 @@ void Records::SaveWhenWritten(Job& job) {
   saving.steps = job.CommittedSteps();
   SaveSnapshot save{{RecordOf(job), {}}};
   save.snapshot.job.regions.clear();
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !IsRecorded(index)) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (!IsRecorded(index)) continue;
     ChunkRecord record = RecordOf(index);
     record.host.reset();
     if (BelongsInSnapshot(core_.chunks[index])) {
       saving.slots.push_back(core_.chunks[index].slot(Tier::kSsd).number());
     } else {
-      record.torn = record.torn || !core_.chunks[index].copies().valid.empty();
+      record.torn = record.torn || core_.chunks[index].has_content();
       record.ssd->valid = false;
       record.ssd->sums.clear();
     }
@@ -177,8 +177,7 @@ void Records::On(const SnapshotSaved& event) {
 // Bytes that were not flushed may be gone although the drive takes the next flush: they are written
 // again from another copy, where there is one.
 void Records::DistrustStores(Job& job) {
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
     const Chunk& chunk = core_.chunks[index];
     const bool has_other = chunk.valid_at(Tier::kHost) || chunk.valid_at(Tier::kDevice);
     if (chunk.live() && chunk.valid_at(Tier::kSsd) && has_other) residency_.DistrustSsd(index);

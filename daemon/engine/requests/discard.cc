@@ -53,10 +53,7 @@ void Requests::On(const DiscardCall& event) {
     job.trace.Use(member, TracedOperation::kFree);
     job.trace.Use(member, TracedOperation::kAllocate);
   }
-  Reply reply;
-  reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kKindOf<DiscardCall>, reply);
-  core_.Emit(std::move(reply));
+  core_.AnswerOnce(*session, event);
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 

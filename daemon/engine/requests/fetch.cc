@@ -111,10 +111,7 @@ void Requests::On(const ReleaseCall& event) {
   }
   for (const ChunkIndex index : *indices) calls_.ReleaseLease(*session, index);
   for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
-  Reply reply;
-  reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kKindOf<ReleaseCall>, reply);
-  core_.Emit(std::move(reply));
+  core_.AnswerOnce(*session, event);
 }
 
 }  // namespace memtide

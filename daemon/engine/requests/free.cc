@@ -43,10 +43,7 @@ void Requests::On(const FreeCall& event) {
     calls_.FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
     calls_.FreeChunk(index);
   }
-  Reply reply;
-  reply.call = event.call;
-  core_.sessions.Remember(*session, event.request_id, kKindOf<FreeCall>, reply);
-  core_.Emit(std::move(reply));
+  core_.AnswerOnce(*session, event);
   Job& job = *session->job;
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }

@@ -61,8 +61,7 @@ void Residency::CheckDone(ChunkIndex index, const Flight& flight, const absl::St
 // A program that writes one chunk unseen has mostly written others, too. Each keeps the content of
 // its last announced write, so that --resume starts from the last commit, and not from a mixture.
 void Residency::DropUnannounced(const Job& job) {
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
     Chunk& chunk = core_.chunks[index];
     const bool idle = chunk.live() && !chunk.pinned() && !chunk.copies().flight;
     if (!idle || !chunk.valid_at(Tier::kDevice) || IsOnlyCopy(chunk, Tier::kDevice)) continue;

@@ -33,7 +33,6 @@ void Residency::HoldInCommon(Job& job, ChunkIndex index) {
   Read(job, index, content);
   core_.MarkDirty(index);
   victims_.Rank(index);
-  victims_.Update(index);
   // The room of a smaller limit of leases is that of the chunk.
   core_.ScheduleRoomCheck(job, Tier::kHost);
 }
@@ -61,7 +60,6 @@ void Residency::LeaveCommon(ChunkIndex index, Home home, TierSet valid) {
   copies.of_readers.End();
   core_.MarkDirty(index);
   victims_.Rank(index);
-  victims_.Update(index);
   LeaveContent(content);
 }
 

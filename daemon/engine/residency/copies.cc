@@ -30,8 +30,7 @@ bool IsOnlyCopy(const Chunk& chunk, Tier tier) {
 }
 
 bool IsSuperseded(const ChunkTable& chunks, const Chunk& chunk) {
-  if (chunk.counterpart == kNoChunk || chunk.is_shadow ||
-      chunks[chunk.counterpart].copies().valid.empty())
+  if (chunk.counterpart == kNoChunk || chunk.is_shadow || !chunks[chunk.counterpart].has_content())
     return false;
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   return predictor.has_prediction() && predictor.NextUse(chunk.member) >= predictor.iteration_end();
@@ -40,8 +39,7 @@ bool IsSuperseded(const ChunkTable& chunks, const Chunk& chunk) {
 VirtualTime NextUseOfContent(const ChunkTable& chunks, const Chunk& chunk) {
   const AccessPredictor& predictor = chunk.job->forecast.predictor();
   const VirtualTime own = predictor.NextUse(chunk.member);
-  if (!chunk.is_shadow || chunk.copies().valid.empty() || own < predictor.iteration_end())
-    return own;
+  if (!chunk.is_shadow || !chunk.has_content() || own < predictor.iteration_end()) return own;
   return predictor.UseAfterIteration(chunks[chunk.counterpart].member);
 }
 

@@ -28,8 +28,8 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
 }
 
 void Residency::LoseDeviceCopies(Job& job) {
-  for (const ChunkIndex index : job.members) {
-    if (index == kNoChunk || !core_.chunks[index].live()) continue;
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (!core_.chunks[index].live()) continue;
     Chunk& chunk = core_.chunks[index];
     if (chunk.copies().flight) {
       Flight& flight = *chunk.copies().flight;
@@ -41,10 +41,7 @@ void Residency::LoseDeviceCopies(Job& job) {
     const bool had_content = !copies.valid.empty();
     copies.valid.Remove(Tier::kDevice);
     if (had_content && copies.valid.empty()) copies.torn = copies.memory_failed = true;
-    core_.MarkDirty(index);
-    victims_.Rank(index);
-    // The slot goes when no transfer uses it.
-    core_.ScheduleChunk(index);
+    NoteChange(index);  // The slot goes when no transfer uses it.
   }
 }
 

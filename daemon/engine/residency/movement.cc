@@ -81,7 +81,7 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
   const bool needs_zeros = chunk.is_shadow && core_.chunks[chunk.counterpart].repeats_offer;
-  if (chunk.copies().valid.empty() && chunk.overwrite && !needs_zeros) {
+  if (!chunk.has_content() && chunk.overwrite && !needs_zeros) {
     // A step is about to write the whole chunk.
     copies_[index].valid = TierSet(tier);
     copies_[index].discarded = false;
@@ -90,14 +90,14 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
   }
   // The slot's old bytes disclose nothing: no region ever has two tenants.
   const bool may_be_anything = chunk.undefined || chunk.copies().discarded;
-  if (chunk.copies().valid.empty() && may_be_anything && !needs_zeros) {
+  if (!chunk.has_content() && may_be_anything && !needs_zeros) {
     copies_[index].valid = TierSet(tier);
     copies_[index].discarded = false;
     core_.MarkDirty(index);
     return true;
   }
   // The chunk was never written, so a transfer fills the slot with zeros.
-  if (chunk.copies().valid.empty()) {
+  if (!chunk.has_content()) {
     Start(index, absl::nullopt, tier);
   } else if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) {
     // The chunk passes from SSD through the host. Its host slot is taken after the device slot,
@@ -219,6 +219,12 @@ void Residency::BeginVersion(ChunkIndex index, TierSet valid) {
     const bool stays = chunk.valid_at(tier) || chunk.KeepsSlot(tier) || in_use;
     if (chunk.slot(tier) && !stays) DropCopy(index, tier);
   }
+}
+
+void Residency::NoteChange(ChunkIndex index) {
+  core_.MarkDirty(index);
+  victims_.Rank(index);
+  core_.ScheduleChunk(index);
 }
 
 void Residency::DropCopy(ChunkIndex index, Tier tier) {

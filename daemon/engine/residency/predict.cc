@@ -55,9 +55,7 @@ void Prefetcher::Learn(const Session& session, const std::vector<MomentReport>& 
   if (!core_.options.placement->follows_predictions()) return;
   // A use changes the order of a few chunks; a new prediction changes that of all.
   if (changes.all) {
-    for (const ChunkIndex index : job.members) {
-      if (index != kNoChunk) victims_.Rank(index);
-    }
+    for (const ChunkIndex index : job.members.chunks()) victims_.Rank(index);
   } else {
     for (const Member member : changes.members) {
       const ChunkIndex index = job.members[member];

@@ -19,7 +19,7 @@ constexpr int kMaxRevoked = 4;
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
-  return chunk.copies().valid.empty() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+  return !chunk.has_content() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
 }
 
 // Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.

@@ -122,6 +122,8 @@ class Residency {
   TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer start);
 
  private:
+  // What the chunk holds has changed.
+  void NoteChange(ChunkIndex index);
   void SetHome(ChunkIndex index, Home home);
   void Read(Job& job, ChunkIndex index, CommonContent& content);
   // The content changes or ends: the copies in `valid` are those of its next version, and others

@@ -63,9 +63,7 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
     const std::unique_ptr<Flight>& flight = core_.chunks[index].copies().flight;
     // The transfer belongs to its slots, which the other chunk has now.
     if (flight != nullptr) core_.transfers[flight->transfer] = index;
-    core_.MarkDirty(index);
-    victims_.Rank(index);
-    core_.ScheduleChunk(index);
+    NoteChange(index);
   }
 }
 

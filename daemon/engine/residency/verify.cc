@@ -43,9 +43,7 @@ bool Residency::BadCopy(ChunkIndex index, const absl::Status& what) {
 void Residency::DistrustSsd(ChunkIndex index) {
   copies_[index].valid.Remove(Tier::kSsd);
   copies_[index].sums.clear();
-  core_.MarkDirty(index);
-  victims_.Rank(index);
-  core_.ScheduleChunk(index);
+  NoteChange(index);
 }
 
 }  // namespace memtide

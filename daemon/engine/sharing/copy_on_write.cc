@@ -91,13 +91,11 @@ absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.
     const ChunkIndex old = (*indices)[i];
-    if (IsInCall(core_, session, old) ||
-        (!may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr)) {
-      for (const auto& [at, index] : made) calls_.FreeChunk(index);
-      return absl::AbortedError(absl::StrCat("chunk ", ids[i].value(), " is in use by the session ",
-                                             "that writes it; release it and try again"));
-    }
-    const absl::StatusOr<ChunkIndex> entry = MakeEntry(job, (*indices)[i]);
+    const bool is_leased = !may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr;
+    absl::StatusOr<ChunkIndex> entry = absl::AbortedError(
+        absl::StrCat("chunk ", ids[i].value(),
+                     " is in use by the session that writes it; release it and try again"));
+    if (!is_leased && !IsInCall(core_, session, old)) entry = MakeEntry(job, old);
     if (!entry.ok()) {
       for (const auto& [at, index] : made) calls_.FreeChunk(index);
       return entry.status();
@@ -254,15 +252,12 @@ bool Sharing::IsOrphan(ChunkIndex index) const {
 // before; then the next Tick tries again.
 void Sharing::FreeOrphans(Job& job) {
   job.orphans_remain = false;
-  // FreeChunk() changes the members, so that the loop is over a copy.
-  for (const ChunkIndex index : std::vector<ChunkIndex>(job.members.begin(), job.members.end())) {
-    if (index == kNoChunk || !core_.chunks[index].live() || !IsOrphan(index)) continue;
-    const bool is_used = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty() ||
-                         job.waiting.NextNaming(index, 0) != nullptr;
-    if (is_used) {
-      job.orphans_remain = true;
-    } else {
+  for (const ChunkIndex index : job.members.chunks()) {
+    if (!core_.chunks[index].live() || !IsOrphan(index)) continue;
+    if (IsUnused(index)) {
       calls_.FreeChunk(index);
+    } else {
+      job.orphans_remain = true;
     }
   }
 }

@@ -68,7 +68,7 @@ absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const Duplica
           "chunk ", core_.IdOf(index).value(),
           " is of kind ACTIVATION: it ends with its iteration, and has no duplicates"));
     }
-    if (chunk.copies().valid.empty()) {
+    if (!chunk.has_content()) {
       return absl::FailedPreconditionError(
           absl::StrCat("chunk ", core_.IdOf(index).value(),
                        " holds nothing yet; allocate chunks instead of duplicates"));
@@ -178,11 +178,7 @@ void Sharing::Duplicate(Session& session, const DuplicateCall& event,
       made.chunks.push_back(core_.IdOf(residency_.MakeChunk(job, std::move(duplicate))));
     }
   }
-  Reply reply;
-  reply.call = event.call;
-  reply.value = std::move(made);
-  core_.sessions.Remember(session, event.request_id, kKindOf<DuplicateCall>, reply);
-  core_.Emit(std::move(reply));
+  core_.AnswerOnce(session, event, std::move(made));
 }
 
 }  // namespace memtide

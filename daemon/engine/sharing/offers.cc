@@ -86,7 +86,7 @@ void Sharing::On(const OfferCall& event) {
 // A chunk that was never written has no bytes to share, and one that a step writes will not keep
 // its bytes, unless others make the same step.
 bool IsOfferable(const Chunk& chunk) {
-  const bool has_content = !chunk.copies().valid.empty() && !chunk.copies().torn && !chunk.blank;
+  const bool has_content = chunk.has_content() && !chunk.copies().torn && !chunk.blank;
   return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());
 }
 
@@ -282,12 +282,9 @@ void Sharing::AnswerOffer(Offer& offer) {
   if (offer.repeats) {
     EndOwnOffer(offer.session);
   } else {
-    Reply reply;
-    reply.call = offer.call;
     std::sort(offer.reply.shared.begin(), offer.reply.shared.end());
     std::sort(offer.reply.leased.begin(), offer.reply.leased.end());
-    reply.value = std::move(offer.reply);
-    core_.Emit(std::move(reply));
+    core_.AnswerWith(offer.call, std::move(offer.reply));
   }
   const Share& host = job.share(Tier::kHost);
   if (shares && job.work == Tier::kHost) {

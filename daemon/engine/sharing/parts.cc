@@ -94,8 +94,8 @@ bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<Chu
     const ChunkIndex index = (*indices)[i];
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(index);
     // An empty content that no rank has written in this step is written for all.
-    to_own[i] = core_.ids.IsShared(index) &&
-                (writer != nullptr || !core_.chunks[index].copies().valid.empty());
+    to_own[i] =
+        core_.ids.IsShared(index) && (writer != nullptr || core_.chunks[index].has_content());
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
     if (!writer->second.is_made()) {

@@ -197,6 +197,7 @@ struct Chunk {
   Tier home() const { return copies_.home; }
   // nullptr: its content is its own.
   CommonContent* common() const { return copies_.common; }
+  bool has_content() const { return !copies_.valid.empty(); }
   bool valid_at(Tier tier) const { return copies_.valid.has(tier); }
   bool is_made() const { return made == version && made != Version(); }
   bool pinned() const { return !pins.empty(); }
@@ -214,9 +215,7 @@ struct Chunk {
            !evict_to.has_value() && !retry_after_tick;
   }
   // Whether the slot at `tier` stays while it has no copy.
-  bool KeepsSlot(Tier tier) const {
-    return tier == home() && (!copies_.claim || !copies_.valid.empty());
-  }
+  bool KeepsSlot(Tier tier) const { return tier == home() && (!copies_.claim || has_content()); }
   // Whether there is memory for a copy at the tier, the job's or that of a common content.
   bool has_slot(Tier tier) const { return slot(tier) || !takes_room_at(tier); }
   // Whether a copy at the tier needs a slot of the job.

@@ -146,7 +146,7 @@ void ChunkTable::CheckInvariants() const {
   MEMTIDE_CHECK(static_cast<size_t>(empty) == free_.size()) << "an empty entry is lost";
   for (const ChunkIndex index : free_) {
     const Chunk& chunk = (*this)[index];
-    MEMTIDE_CHECK(is_empty(chunk) && chunk.copies().valid.empty() && !chunk.pinned() &&
+    MEMTIDE_CHECK(is_empty(chunk) && !chunk.has_content() && !chunk.pinned() &&
                   !chunk.copies().flight && !chunk.in_step());
   }
 }

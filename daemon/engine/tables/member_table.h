@@ -30,8 +30,12 @@ class MemberTable {
   ChunkIndex operator[](Member member) const {
     return member.value() < chunks_.size() ? chunks_[member.value()] : kNoChunk;
   }
-  std::vector<ChunkIndex>::const_iterator begin() const { return chunks_.begin(); }
-  std::vector<ChunkIndex>::const_iterator end() const { return chunks_.end(); }
+  // Its chunks, which may be freed and removed in a loop over them.
+  std::vector<ChunkIndex> chunks() const {
+    std::vector<ChunkIndex> chunks = chunks_;
+    chunks.erase(std::remove(chunks.begin(), chunks.end(), kNoChunk), chunks.end());
+    return chunks;
+  }
 
   // No number is in use.
   bool empty() const { return chunks_.size() == free_.size(); }
