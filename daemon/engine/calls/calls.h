@@ -35,14 +35,20 @@ class Calls {
   absl::optional<absl::Status> TryClaim(const Job& job, uint32_t count) const;
   void On(const AllocationsPossible& signal);
   void On(const NoMemoryForChunks& signal);
-  // REQUIRES: no fetch waits for the chunk.
+  // Ends the chunk, and all that is pending for it. Its slots stay as long as a transfer or a step
+  // uses them. REQUIRES: it is live, and no fetch waits for it.
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // The call fails. The caller tells Sharing of the part that has failed.
+  // Undoes what its admission did, and answers the call with the error. The caller tells Sharing of
+  // the part that has failed.
   PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
+  // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
+  // Whether one more call of the session may wait, which names that number of chunks.
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
+  // Admits waiting calls at the tier, the oldest first, where leases have ended or there is room.
   void AdmitWaiting(Job& job, Tier tier);
   // Fails the waiting calls that name the chunk: all, or only those that read it.
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
@@ -60,13 +66,16 @@ class Calls {
   void Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks, size_t first_written,
             RunStep run, Duration deadline);
   // Gives up the pins of a part, and discards what it has written unless `status` is OK.
+  // REQUIRES: it runs.
   RunningStep EndStep(StepId id, const absl::Status& status);
   // The chunk has reached the tier of the calls that wait for it.
   void ProceedWaiters(ChunkIndex index);
   // The chunk has left, or has been leased before.
   void FinishEvicts(ChunkIndex index);
   void On(const EvictionFailed& signal);
+  // Has the evictions that name the chunk wait for it no more; an error ends them.
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
+  // Answers the call. Its chunks that have not left stay, unless another eviction names them.
   void EndEvict(EvictOperation& evict, const absl::Status& status);
   // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
   // the caller tells Sharing of the part that has failed.

@@ -7,8 +7,6 @@
 
 namespace memtide {
 
-// Ends everything that is pending for the chunk. Its slots stay as long as a transfer or a step
-// uses them.
 void Calls::FreeChunk(ChunkIndex index) {
   FinishEvicts(index, Freed(core_.chunks, index));
   Chunk& chunk = core_.chunks[index];

@@ -158,7 +158,6 @@ void Calls::Fail(Waiter& waiter, const absl::Status& status) {
   if (failed.concerns_sharing()) core_.work.Send(std::move(failed));
 }
 
-// Undoes what TryAdmit() did for the waiter, and answers its call.
 PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
@@ -198,8 +197,6 @@ PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
   return failed;
 }
 
-// Does nothing for a chunk that the session has not leased, so that a FetchCall or EvictCall may
-// name leases that have ended.
 void Calls::ReleaseLease(Session& session, ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   for (size_t i = 0; i < chunk.pins.size(); ++i) {

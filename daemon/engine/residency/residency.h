@@ -82,8 +82,13 @@ class Residency {
   // Exchanges what the two chunks hold, and where it is, under a new version.
   // REQUIRES: neither is pinned.
   void SwapContents(ChunkIndex a, ChunkIndex b);
+  // The two are a pair: a step creates the new content of the chunk in the shadow chunk.
+  // REQUIRES: neither has a counterpart.
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
+  // Ends the pair, if the chunk is one of a pair.
   void UnlinkShadow(ChunkIndex index);
+  // Cancels the movements that are pending for the present content, which goes to another chunk or
+  // nowhere. Those that calls wait for stay.
   void ForgetWishes(ChunkIndex index);
   void On(const TransferDone& event);
   // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
@@ -93,11 +98,18 @@ class Residency {
   Step BeginAdvance(ChunkIndex index);
   void Advance(ChunkIndex index);
   void EndAdvance(ChunkIndex index);
+  // The chunk is no victim any more, so that another one is chosen.
   void CancelEviction(Chunk& chunk);
+  // True: the chunk has a slot at the tier. False: it waits for one, in the tier's order.
   bool TakeSlot(ChunkIndex index, Tier tier);
+  // The copy at the tier, valid or not, and its slot are given up. REQUIRES: no transfer uses them.
   void DropCopy(ChunkIndex index, Tier tier);
+  // Finds room for the chunks that wait for slots: free slots, more memory, victims.
   void MakeRoom(Job& job, Tier tier);
+  // Begins a copy of the content from the tier, or zeros, to the other one.
+  // REQUIRES: as Begin(); the chunk has a slot at both, and its content at the first.
   void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
+  // At each Tick: writes to a slower tier that failed, and failures that the log does not have.
   void RetryWrites(Job& job);
   void ReportFailures(Job& job);
   // False: the chunk waits until the budgets permit the write.
@@ -108,6 +120,7 @@ class Residency {
   bool WaitedForBudget(const Job& job, Instant since) const;
   // Drops each copy at the device that is not the only one.
   void DropUnannounced(const Job& job);
+  // Ends the chunk's prefetch, if it has one. A transfer in flight goes on.
   void StopPrefetch(Chunk& chunk);
   // Lists the job, where something may be worth a prefetch.
   void SchedulePrefetch(Job& job);

@@ -14,7 +14,7 @@ void Residency::LinkShadow(ChunkIndex index, ChunkIndex shadow) {
   core_.chunks[shadow].is_shadow = true;
 }
 
-// Ends the pair. The predicted next use of the counterpart's content depended on it.
+// The predicted next use of the counterpart's content depended on the pair.
 void Residency::UnlinkShadow(ChunkIndex index) {
   const ChunkIndex counterpart = std::exchange(core_.chunks[index].counterpart, kNoChunk);
   core_.chunks[index].is_shadow = false;
@@ -24,8 +24,6 @@ void Residency::UnlinkShadow(ChunkIndex index) {
   victims_.Rank(counterpart);
 }
 
-// Cancels the movements that are pending for the present content, which goes to another chunk or
-// nowhere.
 void Residency::ForgetWishes(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   StopPrefetch(chunk);

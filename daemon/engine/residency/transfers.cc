@@ -197,7 +197,7 @@ void Residency::RetryLater(ChunkIndex index) {
   if (!std::exchange(chunk.retry_after_tick, true)) chunk.job->retry_after_tick.push_back(index);
 }
 
-// At each Tick. While all writes fail, a single chunk is tried after each pause.
+// While all writes fail, a single chunk is tried after each pause.
 void Residency::RetryWrites(Job& job) {
   std::vector<ChunkIndex>& waiting = job.retry_after_tick;
   const bool fail = job.failed_writes.tries > 0;
