@@ -7,15 +7,6 @@
 
 namespace memtide {
 
-void Residency::Read(Job& job, ChunkIndex index, CommonContent& content) {
-  Copies& copies = copies_[index];
-  copies.home = Tier::kHost;
-  copies.common = &content;
-  copies.of_readers = content.readers.Take();
-  copies.of_common = job.common.Take();
-  if (content.whole) copies.valid.Add(Tier::kHost);
-}
-
 void Residency::HoldInCommon(Job& job, ChunkIndex index) {
   UnlinkShadow(index);
   ForgetWishes(index);
@@ -61,16 +52,6 @@ void Residency::LeaveCommon(ChunkIndex index, Home home, TierSet valid) {
   core_.MarkDirty(index);
   victims_.Rank(index);
   LeaveContent(content);
-}
-
-// A reader has gone.
-void Residency::LeaveContent(CommonContent& content) {
-  if (content.readers.value() > 0) return;
-  CommonContents& contents = *content.of;
-  Job& job = *contents.job;
-  contents.Remove(content);
-  if (&contents == &job.duplicated) return core_.ScheduleRoomCheck(job, Tier::kHost);
-  core_.work.Send(ContentEnded{job.id});
 }
 
 }  // namespace memtide

@@ -1,4 +1,5 @@
-// Lifetime: chunks begin, and end when nothing uses their slots any more.
+// Lifetime: chunks begin, and end when nothing uses their slots any more, as common contents do
+// with their last reader.
 #include <algorithm>
 #include <utility>
 
@@ -34,6 +35,25 @@ void Residency::SetHome(ChunkIndex index, Home home) {
   copies.home = home.tier;
   copies.claim = std::move(home.claim);
   if (home.slot) copies.slot(home.tier) = std::move(home.slot);
+}
+
+void Residency::Read(Job& job, ChunkIndex index, CommonContent& content) {
+  Copies& copies = copies_[index];
+  copies.home = Tier::kHost;
+  copies.common = &content;
+  copies.of_readers = content.readers.Take();
+  copies.of_common = job.common.Take();
+  if (content.whole) copies.valid.Add(Tier::kHost);
+}
+
+// A reader has gone.
+void Residency::LeaveContent(CommonContent& content) {
+  if (content.readers.value() > 0) return;
+  CommonContents& contents = *content.of;
+  Job& job = *contents.job;
+  contents.Remove(content);
+  if (&contents == &job.duplicated) return core_.ScheduleRoomCheck(job, Tier::kHost);
+  core_.work.Send(ContentEnded{job.id});
 }
 
 bool Residency::FreeChunk(ChunkIndex index) {

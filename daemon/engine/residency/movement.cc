@@ -221,12 +221,6 @@ void Residency::BeginVersion(ChunkIndex index, TierSet valid) {
   }
 }
 
-void Residency::NoteChange(ChunkIndex index) {
-  core_.MarkDirty(index);
-  victims_.Rank(index);
-  core_.ScheduleChunk(index);
-}
-
 void Residency::DropCopy(ChunkIndex index, Tier tier) {
   Chunk& chunk = core_.chunks[index];
   core_.MarkDirty(index);

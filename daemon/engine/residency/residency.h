@@ -64,8 +64,8 @@ class Residency {
   // written. REQUIRES: a granted pin writes it.
   void Tear(ChunkIndex index) { copies_[index].torn = true; }
   // Processes that had leased the chunk at the device with this access may still use its slot
-  // there, which no other chunk gets until Share::EndQuarantine(). What they write there is no
-  // copy.
+  // there, which no other chunk gets until Share::EndQuarantine(). Nothing that they write there is
+  // a copy.
   SlotNumber Quarantine(ChunkIndex index, Access access);
   // The copy on SSD counts no more, so that another one is written there. REQUIRES: one is valid.
   void DistrustSsd(ChunkIndex index);
@@ -88,7 +88,7 @@ class Residency {
   // Ends the pair, if the chunk is one of a pair.
   void UnlinkShadow(ChunkIndex index);
   // Cancels the movements that are pending for the present content, which goes to another chunk or
-  // nowhere. Those that calls wait for stay.
+  // nowhere. Movements for which calls wait stay.
   void ForgetWishes(ChunkIndex index);
   void On(const TransferDone& event);
   // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
@@ -135,8 +135,12 @@ class Residency {
   TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer start);
 
  private:
-  // What the chunk holds has changed.
-  void NoteChange(ChunkIndex index);
+  // The chunk holds something else, or elsewhere.
+  void NoteChange(ChunkIndex index) {
+    core_.MarkDirty(index);
+    victims_.Rank(index);
+    core_.ScheduleChunk(index);
+  }
   void SetHome(ChunkIndex index, Home home);
   void Read(Job& job, ChunkIndex index, CommonContent& content);
   // The content changes or ends: the copies in `valid` are those of its next version, and others
