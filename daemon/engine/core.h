@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "daemon/engine/engine.h"
@@ -96,8 +97,8 @@ struct Core {
     Emit(Reply{call, absl::OkStatus(), std::move(value)});
   }
   // Answers a call that may come again, and then gets the same reply (AnswerAgain()).
-  template <typename Call>
-  void AnswerOnce(Session& session, const Call& call, decltype(Reply::value) value = {}) {
+  template <typename Call, typename Value = std::monostate>
+  void AnswerOnce(Session& session, const Call& call, Value value = {}) {
     Reply reply{call.call, absl::OkStatus(), std::move(value)};
     sessions.Remember(session, call.request_id, kKindOf<Call>, reply);
     Emit(std::move(reply));

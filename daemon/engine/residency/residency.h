@@ -132,7 +132,7 @@ class Residency {
   bool BadCopy(ChunkIndex index, const absl::Status& what);
   // Starts the transfer as the chunk's flight. REQUIRES: it has none; a pending movement that
   // causes it is still set.
-  TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer start);
+  TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer&& start);
 
  private:
   // The chunk holds something else, or elsewhere.

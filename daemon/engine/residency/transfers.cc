@@ -49,7 +49,7 @@ void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
 }
 
 TransferId Residency::Begin(ChunkIndex index, absl::optional<Tier> from, Tier to,
-                            StartTransfer start) {
+                            StartTransfer&& start) {
   Chunk& chunk = core_.chunks[index];
   const TransferId transfer = start.transfer = TransferId(next_transfer_++);
   copies_[index].flight = std::make_unique<Flight>(
