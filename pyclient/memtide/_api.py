@@ -23,6 +23,7 @@ from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
 from memtide._telemetry.recorder import Recorder
 from memtide._torch_hooks import runtime as runtimes
+from memtide._util.program_capture import is_captured
 from memtide._util.sizes import parse_size
 from memtide.errors import FailedPrecondition
 
@@ -68,11 +69,11 @@ class Offloaded:
             return
         self._closed = True
         memory = self._runtime.memory
+        adopted = self._runtime.module_hooks.adopted()
         runtimes.stop()
-        for parameter in self._model.parameters():
-            for tensor in (parameter, parameter.grad):
-                if tensor is not None and memory.addresses.manages(tensor):
-                    restore(memory, tensor)
+        for tensor in adopted:
+            for managed in memory.addresses.managed_in([tensor, tensor.grad]):
+                restore(memory, managed)
         for optimizer in self._optimizers:
             restore_state(memory, optimizer.state)
         memory.pressure.trim_all()
@@ -274,7 +275,7 @@ def activations(choice: Literal["keep", "move"]) -> contextlib.AbstractContextMa
 
     Where memtide does not run, and in compiled code, nothing happens. UsageError: another word.
     """
-    if torch.compiler.is_compiling():
+    if is_captured():
         return contextlib.nullcontext()
     part = choice_of_part(choice)
     runtime = runtimes.current()

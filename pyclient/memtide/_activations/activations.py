@@ -33,10 +33,11 @@ from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
 from memtide._activations.script_choices import Choices
 from memtide._capi.client import Home
-from memtide._memory.address_map import is_plain
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_copies import copy_bytes
+from memtide._memory.tensor_parts import is_plain
+from memtide._util.program_capture import is_captured
 from memtide._util.step_phase import StepPhase
 from memtide.errors import ResourceExhausted
 
@@ -112,7 +113,7 @@ class Activations(StepPhase):
 
     def pack(self, tensor: torch.Tensor) -> SavedTensor | Reference:
         """The pack hook: called for each tensor that autograd saves."""
-        if not is_plain(tensor) or torch.compiler.is_compiling():
+        if not is_plain(tensor) or is_captured():
             return Reference(tensor)
         saved = SavedTensor(tensor)
         if self._script_moves:
