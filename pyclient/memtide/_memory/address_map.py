@@ -18,6 +18,8 @@ from memtide._memory.tensor_parts import (
 from memtide._util.devices import device_name
 
 _NONE = range(0)
+
+
 def address_of(tensor: torch.Tensor) -> int:
     """The address of the first element; 0: it is not a dense tensor with memory of its own."""
     if type(tensor) in PLAIN_TYPES:

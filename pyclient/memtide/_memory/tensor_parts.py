@@ -16,7 +16,6 @@ _TORCHS_FUNCTIONS = (
 )
 
 
-
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is a dense tensor of torch's own class."""
     return (

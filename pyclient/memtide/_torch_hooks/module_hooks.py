@@ -50,6 +50,10 @@ class ManagedParameters:
         """Adds a parameter object, also if its bytes are moved or replaced later."""
         self._named.add(reference_to(parameter))
 
+    def forget(self, parameter: torch.Tensor) -> None:
+        """Ends `name`: what is moved from now on stays in ordinary memory."""
+        self._named.discard(reference_to(parameter))
+
     def __contains__(self, parameter: Any) -> bool:
         return self._everything or (
             isinstance(parameter, torch.Tensor) and reference_to(parameter) in self._named
@@ -255,7 +259,7 @@ class ModuleHooks(StepPhase):
             handle.remove()
             if not parameter._post_accumulate_grad_hooks:
                 # Torch makes hooks work when it makes their dictionary, for the bytes of then.
-                parameter._post_accumulate_grad_hooks = None
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
     def before_step(self, step: Step) -> None:
         self.settle()
