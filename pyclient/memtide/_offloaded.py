@@ -70,9 +70,9 @@ class Offloading:
         runtime.module_hooks.settle()
         runtime.offloaded.speculative.take(None)
         runtime.offloaded.speculative.forget()
-        kept = {id(tensor) for other in left for tensor in _held_by_all(other)}
+        others_ids = {id(tensor) for other in left for tensor in _held_by_all(other)}
         for tensor in _held_by_all(model):
-            if id(tensor) not in kept:
+            if id(tensor) not in others_ids:
                 runtime.managed.forget(tensor)
                 runtime.module_hooks.forget_hook(tensor)
                 _restore(runtime, tensor)

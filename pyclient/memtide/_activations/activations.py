@@ -79,6 +79,7 @@ class Activations(StepPhase):
         )
         self._outcome = PlanOutcome()
         self._closed = False
+        self._is_planning = self._plans_next = False
         self.hooks = DefaultHooks(self.pack, self.unpack)
 
     def open(self) -> None:
@@ -88,8 +89,21 @@ class Activations(StepPhase):
             return
         self.hooks.set()
         self._watch_calls()
+        self._is_planning = True
         if self._chosen.default is not script_choices.Choice.MOVE:
             self.planning.open()
+
+    def open_here(self) -> bool:
+        """As `open`, in the midst of an iteration, in this thread alone; what is planned begins
+        with the next one. False: the script has hooks of its own, or forbids some."""
+        if self._closed or self._chosen.default is script_choices.Choice.KEEP:
+            return False
+        if self.hooks.are_set:
+            return True
+        if not self.hooks.set_alone():
+            return False
+        self._plans_next = self._plans_next or not self._is_planning
+        return True
 
     @contextlib.contextmanager
     def within(self, choice: script_choices.Choice) -> Iterator[None]:
@@ -145,6 +159,10 @@ class Activations(StepPhase):
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
+        if self._plans_next:  # It has seen no whole iteration yet.
+            self._plans_next = False
+            self.open()
+            return
         self.planning.end_iteration(moves)
         self._watch_calls()
         self._outcome.end_iteration(self.planning.plan)

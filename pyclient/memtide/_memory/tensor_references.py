@@ -50,14 +50,14 @@ def swapping(forget: Callable[[torch.Tensor], None], original: Callable[..., Any
     def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
         for tensor in (t1, t2):
             forget(tensor)
-        kept = [_references.pop(tensor, None) for tensor in (t1, t2)]
-        for reference in kept:
+        references = [_references.pop(tensor, None) for tensor in (t1, t2)]
+        for reference in references:
             if reference is not None:
                 reference._tensor = None
         try:
             original(t1, t2)
         finally:
-            for tensor, reference in zip((t1, t2), kept, strict=True):
+            for tensor, reference in zip((t1, t2), references, strict=True):
                 if reference is not None:
                     reference._tensor = weakref.ref(tensor)
                     _references[tensor] = reference

@@ -231,7 +231,7 @@ class Summary:
     records: list[Record]
     tide: Tide | None
     budget: dict[str, Any] | None  # Budget.as_json().
-    # Of the models when an optimizer last made its first step; by the reason, those in no chunk.
+    # The models' bytes when an optimizer last made its first step; by the reason, those outside.
     model_bytes: int
     outside_bytes: dict[str, int]
 

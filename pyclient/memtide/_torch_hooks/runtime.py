@@ -129,9 +129,10 @@ class Runtime:
         budget: Budget | None,
         say: Callable[[str], None],
     ) -> Activations:
+        is_set = allowance is not None or (budget is not None and budget.limits.named())
         if allowance is None and budget is not None:
             allowance = budget.allowance_bytes
-        self._opens_activations = allowance is not None or chosen.are_made
+        self._opens_activations = is_set or chosen.are_made
         made = Activations(
             self.memory,
             allowance or (lambda: UNLIMITED_BYTES),

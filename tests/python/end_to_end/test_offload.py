@@ -35,9 +35,7 @@ def digest():
 
 PLAIN = HEAD + "train(6)\nprint(digest())\n"
 
-OFFLOADED = (
-    HEAD
-    + """
+OFFLOADED = HEAD + """
 import warnings
 warnings.simplefilter("error")
 import memtide
@@ -65,7 +63,6 @@ with memtide.offload(model, optimizer):
 print(digest())
 print(json.dumps([all(inside), stats, chunks, runtime.current() is None]))
 """
-)
 
 
 def test_offloading_in_the_middle_gives_the_same_bits(cli: Cli, tmp_path: Path) -> None:
@@ -237,7 +234,7 @@ def test_a_cell_may_be_run_again_without_its_handle(cli: Cli, tmp_path: Path) ->
     script = tmp_path / "cells.py"
     script.write_text(MODELS + CELLS, encoding="utf-8")
     tensors = cli.python(script).check().out.split()
-    assert len(set(tensors)) == 1  # What was collected has left its chunks.
+    assert len(set(tensors)) == 1  # Models that were collected have left.
 
 
 def test_models_come_and_go_by_themselves(cli: Cli, tmp_path: Path) -> None:

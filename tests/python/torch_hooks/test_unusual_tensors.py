@@ -1,5 +1,5 @@
-"""What scripts and libraries do to tensors: a training gives plain torch's bits, and what a model
-holds is in chunks."""
+"""Scripts and libraries that treat tensors in unusual ways train to plain torch's bits, and all
+that a model holds is in chunks."""
 
 from __future__ import annotations
 
