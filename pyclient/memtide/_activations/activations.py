@@ -88,6 +88,9 @@ class Activations(StepPhase):
         if self._chosen.default is script_choices.Choice.KEEP:
             return
         self.hooks.set()
+        self._begin_planning()
+
+    def _begin_planning(self) -> None:
         self._watch_calls()
         self._is_planning = True
         if self._chosen.default is not script_choices.Choice.MOVE:
@@ -161,7 +164,7 @@ class Activations(StepPhase):
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
         if self._plans_next:  # It has seen no whole iteration yet.
             self._plans_next = False
-            self.open()
+            self._begin_planning()
             return
         self.planning.end_iteration(moves)
         self._watch_calls()

@@ -28,7 +28,7 @@ class FreeMemory:
         self._sharing = sharing
         self._root = root
         # A daemon in this cgroup counts against its limit, too.
-        self._is_daemon_near = _cgroups_of(root, _daemon_pid(socket_dir)) == _cgroups_of(root)
+        self._is_daemon_near = _is_in_same_cgroup(root, _daemon_pid(socket_dir))
         self._pool_grows_bytes = 0
         self._pool_valid_until_s = float("-inf")
 
@@ -65,5 +65,10 @@ def _daemon_pid(socket_dir: Path) -> int:
     return int(pid)
 
 
-def _cgroups_of(root: Path, process: int | str = "self") -> str:
-    return (root / f"proc/{process}/cgroup").read_text(encoding="ascii", errors="replace")
+def _is_in_same_cgroup(root: Path, pid: int) -> bool:
+    """Whether a process is in this one's cgroup; true, if that is not to be seen."""
+    try:
+        ours, its = ((root / f"proc/{process}/cgroup").read_bytes() for process in ("self", pid))
+    except OSError:  # It is in another namespace, or /proc hides it.
+        return True
+    return ours == its

@@ -16,6 +16,7 @@ from torch import nn
 from memtide._memory.tensor_parts import parts_of
 
 _DEEPEST = 3  # An attribute of a quantization state of a quantization state of a parameter.
+_MOST_INNER = 1000  # A longer list is data.
 _OF_TORCH = frozenset(vars(nn.Module()))
 
 
@@ -29,29 +30,30 @@ def held_by(module: nn.Module) -> list[torch.Tensor]:
 
 
 def in_attributes_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """The tensors with memory of their own in attributes of a module, and of its parameters of
-    libraries' classes, at any depth that libraries use."""
+    """The tensors with memory of their own in attributes of a module, and in what its parameters of
+    libraries' classes refer to. Objects that a module refers to are not followed: they may be a
+    whole trainer, with its data."""
     for name, value in vars(module).items():
         if name not in _OF_TORCH:
-            yield from _in(value, _DEEPEST)
+            yield from _in(value, _DEEPEST, objects=False)
     for parameter in module._parameters.values():
         if parameter is not None and type(parameter) is not nn.Parameter:
             for value in vars(parameter).values():
-                yield from _in(value, _DEEPEST)
+                yield from _in(value, _DEEPEST, objects=True)
 
 
-def _in(value: Any, depth: int) -> Iterator[torch.Tensor]:
-    """Follows lists, dictionaries and objects, but no modules, functions or classes."""
+def _in(value: Any, depth: int, *, objects: bool) -> Iterator[torch.Tensor]:
+    """Follows lists and dictionaries, and objects but modules and classes."""
     if isinstance(value, torch.Tensor):
         yield from parts_of(value)
-    elif isinstance(value, nn.Module | type) or not depth:
         return
-    elif isinstance(value, dict):
-        for item in list(value.values()):
-            yield from _in(item, depth - 1)
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.values())
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _in(item, depth - 1)
-    elif type(value).__module__ != "builtins" and hasattr(value, "__dict__"):
-        for item in list(vars(value).values()):
-            yield from _in(item, depth - 1)
+        inner = list(value)
+    elif objects and not isinstance(value, nn.Module | type) and hasattr(value, "__dict__"):
+        inner = list(vars(value).values())
+    if depth and len(inner) <= _MOST_INNER:
+        for item in inner:
+            yield from _in(item, depth - 1, objects=objects)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -16,15 +14,7 @@ from memtide._memory.held_tensors import in_attributes_of
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_memory import is_torchs
 from memtide._memory.tensor_parts import parts_of
-
-
-@dataclass
-class ModelBytes:
-    """The bytes of parameters, buffers, and what belongs to them: all of them, and by the reason
-    those in ordinary memory."""
-
-    total: int = 0
-    outside: Counter[str] = field(default_factory=Counter)
+from memtide._util.model_bytes import ModelBytes
 
 
 def model_bytes(memory: ManagedMemory, models: Iterable[nn.Module]) -> ModelBytes:

@@ -16,6 +16,10 @@ _TORCHS_FUNCTIONS = (
 )
 
 
+# The older FullyShardedDataParallel looks after the memory of its parameters itself.
+_OF_FSDP = "_is_flat_param"
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is a dense tensor of torch's own class."""
     return (
@@ -36,6 +40,7 @@ def has_own_memory(tensor: torch.Tensor) -> bool:
             type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
             and tensor.layout is torch.strided
             and not tensor.is_nested
+            and not hasattr(tensor, _OF_FSDP)
         )
 
 
@@ -67,7 +72,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_sharded(parameter: torch.Tensor) -> bool:
     """Whether FSDP has given this process a part of a parameter, or of several."""
-    return local_part(parameter) is not parameter or hasattr(parameter, "_is_flat_param")
+    return local_part(parameter) is not parameter or hasattr(parameter, _OF_FSDP)
 
 
 def tensors_in(state: Any) -> Iterator[torch.Tensor]:

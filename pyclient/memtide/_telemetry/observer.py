@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memtide._memory.outside import ModelBytes
+from memtide._util.model_bytes import ModelBytes
 
 
 @dataclass(frozen=True)

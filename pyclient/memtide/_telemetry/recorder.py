@@ -16,12 +16,12 @@ from typing import Any
 from memtide._capi.client import Client, Stats
 from memtide._daemon import inspection
 from memtide._daemon.inspection import LINKS, STALLS, Node, Pool
-from memtide._memory.outside import ModelBytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._telemetry.step_overlap import StepWaits
 from memtide._util.devices import device_name
+from memtide._util.model_bytes import ModelBytes
 
 _MOST_RECORDS = 10_000
 _MOST_SAMPLES = 4_000

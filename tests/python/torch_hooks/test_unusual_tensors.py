@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._memory.outside import ModelBytes
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
+from memtide._util.model_bytes import ModelBytes
 from memtide.errors import FailedPrecondition
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
@@ -252,6 +252,16 @@ def test_whatever_a_module_holds_is_in_chunks(runtime: Runtime, counts: Counts) 
 
 
 _REPLACED = "not used in a forward pass yet, or replaced since"
+
+
+def test_objects_and_data_that_a_module_refers_to_stay(runtime: Runtime) -> None:
+    model = _network()
+    model.trainer = _State()
+    model.samples = [torch.rand(WIDTH, WIDTH) for _ in range(2000)]
+    model.few = [torch.rand(WIDTH, WIDTH)]
+    _train(model)
+    manages = runtime.memory.addresses.manages
+    assert not any(map(manages, (model.trainer.scales, *model.samples)))
 
 
 def test_the_reasons_why_bytes_are_outside_are_counted(runtime: Runtime, counts: Counts) -> None:
