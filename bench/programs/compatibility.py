@@ -51,6 +51,8 @@ class Program:
 
 _PROGRAMS = (
     Program("TRL SFTTrainer", "trl", ("trl_sft.py",), 20),
+    Program("QLoRA: bitsandbytes, PEFT, TRL", "bitsandbytes", ("qlora.py",), 16),
+    Program("torchao int8, PEFT", "torchao", ("torchao_int8.py",), 16),
     Program("TRL DPOTrainer", "trl", ("trl_dpo.py",), 20),
     Program("TRL GRPOTrainer", "trl", ("trl_grpo.py",), 20),
     Program("diffusers train_unconditional, EMA", "diffusers", ("diffusers_ema.py",), 24),

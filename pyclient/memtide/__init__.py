@@ -34,7 +34,8 @@ from memtide.errors import (
 if TYPE_CHECKING:
     from memtide_methods.sharing.layers import delink, share_layers
 
-    from memtide._api import Offloaded, activations, checkpoint, hold, load_checkpoint, offload
+    from memtide._api import activations, checkpoint, close, hold, load_checkpoint, offload
+    from memtide._offloaded import Offloaded
     from memtide.optim import AdamW, Lion
 
 
@@ -70,6 +71,7 @@ __all__ = [
     "UsageError",
     "activations",
     "checkpoint",
+    "close",
     "delink",
     "hold",
     "load_checkpoint",
@@ -82,10 +84,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # These names need torch, so they are imported at their first use: `memtide status` starts at
     # once, and under `memtide run` it is the script that imports torch.
-    if name in ("Offloaded", "activations", "checkpoint", "hold", "load_checkpoint", "offload"):
+    if name in ("activations", "checkpoint", "close", "hold", "load_checkpoint", "offload"):
         from memtide import _api
 
         return getattr(_api, name)
+    if name == "Offloaded":
+        from memtide import _offloaded
+
+        return _offloaded.Offloaded
     if name in ("delink", "share_layers"):
         from memtide_methods.sharing import layers
 

@@ -1,5 +1,6 @@
-"""The public functions: `offload`, memtide in a script that starts without it; `checkpoint` and
-`load_checkpoint`; `activations`, for parts of a model; and `hold`, for a script's own kernels."""
+"""The public functions: `offload` and `close`, memtide in a script that starts without it;
+`checkpoint` and `load_checkpoint`; `activations`, for parts of a model; and `hold`, for a script's
+own kernels."""
 
 from __future__ import annotations
 
@@ -7,81 +8,31 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from memtide._activations.budget import Budget, budget_of
+from memtide._activations.budget import budget_of
 from memtide._activations.script_choices import choice_of_part, choices_of
 from memtide._checkpoint import safetensors_file
 from memtide._checkpoint.safetensors_file import Checkpoint, entries_of
 from memtide._daemon.connect import Connection, SessionRequest, connect
 from memtide._daemon.memory_budget import MemoryBudget
 from memtide._daemon.private_daemon import Pools
-from memtide._memory.adoption import adopt_gradient, restore, restore_state
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.hold import holding
+from memtide._offloaded import Offloaded, Offloading
 from memtide._telemetry.recorder import Recorder
 from memtide._torch_hooks import runtime as runtimes
+from memtide._util.program_capture import is_captured
 from memtide._util.sizes import parse_size
-from memtide.errors import FailedPrecondition
+from memtide.errors import FailedPrecondition, UsageError
 
 _connection: Connection | None = None
+_offloading: Offloading | None = None
 
 # The script's choices for saved tensors; docs/activations.md.
 ActivationChoice = Literal["plan", "keep", "move", "recompute"]
-
-
-class Offloaded:
-    """A model whose parameters, gradients and optimizer state are in memtide's chunks.
-
-    `close`, or the end of its `with` block, moves them back to the process's own memory.
-
-        offloaded = memtide.offload(model, optimizer, host_pool="2GiB")
-        train(model, optimizer)
-        print(offloaded.stats()["moved_bytes"])
-        offloaded.close()
-    """
-
-    def __init__(
-        self,
-        runtime: runtimes.Runtime,
-        recorder: Recorder,
-        budget: Budget | None,
-        model: torch.nn.Module,
-        optimizers: list[torch.optim.Optimizer],
-    ) -> None:
-        self._runtime = runtime
-        self._recorder = recorder
-        self._budget = budget
-        self._model = model
-        self._optimizers = optimizers
-        self._closed = False
-
-    def stats(self) -> dict[str, Any]:
-        """The cost of the run so far: the keys and values that `memtide run --stats` writes."""
-        return self._recorder.finish(self._budget.as_json() if self._budget else None).as_json()
-
-    def close(self) -> None:
-        """Moves all tensors back to ordinary memory and removes the hooks from torch."""
-        if self._closed:
-            return
-        self._closed = True
-        memory = self._runtime.memory
-        runtimes.stop()
-        for parameter in self._model.parameters():
-            for tensor in (parameter, parameter.grad):
-                if tensor is not None and memory.addresses.manages(tensor):
-                    restore(memory, tensor)
-        for optimizer in self._optimizers:
-            restore_state(memory, optimizer.state)
-        memory.pressure.trim_all()
-
-    def __enter__(self) -> Offloaded:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def offload(
@@ -110,7 +61,9 @@ def offload(
     Sizes are numbers of bytes, or texts such as "2GiB". If no pool and no limit is given and the
     node's daemon answers, the session is with that daemon. Otherwise a private daemon starts, and
     ends with this process. Without `chunk_size`, the best size for the model's parameters is
-    searched. A process has one session, so the chunk size of the first call holds for later ones.
+    searched. A process has one session, so pools, limits and chunk size of the first call hold for
+    later ones. A later call adds its model to those that are offloaded; a model that is collected
+    leaves. `close` of a handle moves its model back, and `memtide.close` all of them.
 
         model = build_model()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -136,12 +89,25 @@ def offload(
         memtide.offload(model, optimizer, activations={"head": "keep", "layers.*": "recompute"})
 
     UsageError: a word is none of these, or a pattern has no effect: it matches no module, or only
-    those that earlier patterns match, or what lies in a module that is to be recomputed.
+    those that earlier patterns match, or what lies in a module that is to be recomputed; or another
+    model is offloaded, whose choices are those of the process. FailedPrecondition: `memtide run`
+    manages the process.
     """
-    global _connection
-    if runtimes.current() is not None:
-        raise FailedPrecondition("memtide manages this process already: close it first")
+    global _connection, _offloading
     chosen = choices_of(model, activations)
+    optimizers = _listed(optimizer)
+    if _offloading is not None and _offloading.is_open:
+        if chosen.are_made:
+            raise UsageError(
+                "activations: the choices of a process are those of its first model: call "
+                "memtide.close() before, or memtide.activations() in the forward pass"
+            )
+        _offloading.add(model, optimizers)
+        return Offloaded(_offloading, model, optimizers)
+    if runtimes.current() is not None:
+        raise FailedPrecondition(
+            "`memtide run` manages this process, all of its models: leave out memtide.offload"
+        )
     if _connection is None:
         pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
         parameters = tuple(
@@ -166,18 +132,21 @@ def offload(
         shares_contents=_connection.shares_contents,
         budget=budget,
     )
-    runtime.names.know(model)
-    # Frozen parameters come first, so that scripts with the same ones have equal chunks of them,
-    # whatever they train beside.
-    for parameter in sorted(model.parameters(), key=lambda p: p.requires_grad):
-        runtime.managed.name(parameter)
-        runtime.module_hooks.adopt_parameter(parameter)
-        adopt_gradient(runtime.memory, parameter)
-    optimizers = _listed(optimizer)
-    for one in optimizers:
-        runtime.states.adopt(one)
-        runtime.wrap_own_step(one)
-    return Offloaded(runtime, recorder, budget, model, optimizers)
+    _offloading = Offloading(runtime, recorder, budget)
+    _offloading.add(model, optimizers)
+    return Offloaded(_offloading, model, optimizers)
+
+
+def close() -> None:
+    """Moves all models that `offload` has moved back to ordinary memory, and removes the hooks from
+    torch. Nothing happens where none is offloaded, nor under `memtide run`.
+
+    A notebook whose handles are gone ends memtide so:
+
+        memtide.close()
+    """
+    if _offloading is not None:
+        _offloading.close()
 
 
 def checkpoint(
@@ -274,7 +243,7 @@ def activations(choice: Literal["keep", "move"]) -> contextlib.AbstractContextMa
 
     Where memtide does not run, and in compiled code, nothing happens. UsageError: another word.
     """
-    if torch.compiler.is_compiling():
+    if is_captured():
         return contextlib.nullcontext()
     part = choice_of_part(choice)
     runtime = runtimes.current()

@@ -12,6 +12,7 @@ LAYERS = (
     ("__main__",),
     ("_cli", "_metrics"),
     ("_launch", "_api", "pipeline"),
+    ("_offloaded",),
     ("_torch_hooks",),
     ("_activations",),
     ("_resume",),

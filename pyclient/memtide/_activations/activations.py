@@ -33,10 +33,11 @@ from memtide._activations.recording import MomentName
 from memtide._activations.saved_tensor import Reference, SavedTensor
 from memtide._activations.script_choices import Choices
 from memtide._capi.client import Home
-from memtide._memory.address_map import is_plain
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_copies import copy_bytes
+from memtide._memory.tensor_parts import is_plain
+from memtide._util.program_capture import is_captured
 from memtide._util.step_phase import StepPhase
 from memtide.errors import ResourceExhausted
 
@@ -78,6 +79,7 @@ class Activations(StepPhase):
         )
         self._outcome = PlanOutcome()
         self._closed = False
+        self._is_planning = self._plans_next = False
         self.hooks = DefaultHooks(self.pack, self.unpack)
 
     def open(self) -> None:
@@ -86,9 +88,25 @@ class Activations(StepPhase):
         if self._chosen.default is script_choices.Choice.KEEP:
             return
         self.hooks.set()
+        self._begin_planning()
+
+    def _begin_planning(self) -> None:
         self._watch_calls()
+        self._is_planning = True
         if self._chosen.default is not script_choices.Choice.MOVE:
             self.planning.open()
+
+    def open_here(self) -> bool:
+        """As `open`, in the midst of an iteration, in this thread alone; what is planned begins
+        with the next one. False: the script has hooks of its own, or forbids some."""
+        if self._closed or self._chosen.default is script_choices.Choice.KEEP:
+            return False
+        if self.hooks.are_set:
+            return True
+        if not self.hooks.set_alone():
+            return False
+        self._plans_next = self._plans_next or not self._is_planning
+        return True
 
     @contextlib.contextmanager
     def within(self, choice: script_choices.Choice) -> Iterator[None]:
@@ -112,7 +130,7 @@ class Activations(StepPhase):
 
     def pack(self, tensor: torch.Tensor) -> SavedTensor | Reference:
         """The pack hook: called for each tensor that autograd saves."""
-        if not is_plain(tensor) or torch.compiler.is_compiling():
+        if not is_plain(tensor) or is_captured():
             return Reference(tensor)
         saved = SavedTensor(tensor)
         if self._script_moves:
@@ -144,6 +162,10 @@ class Activations(StepPhase):
         total = Moves(self.moved_bytes, self._move_s + waited_s)
         before, self._ended = self._ended, total
         moves = Moves(total.bytes - before.bytes, total.seconds - before.seconds)
+        if self._plans_next:  # It has seen no whole iteration yet.
+            self._plans_next = False
+            self._begin_planning()
+            return
         self.planning.end_iteration(moves)
         self._watch_calls()
         self._outcome.end_iteration(self.planning.plan)

@@ -18,6 +18,7 @@ from torch import nn
 from memtide._activations.call_arguments import tensors_in
 from memtide._activations.kept_storages import KeptStorage
 from memtide._activations.recompute import Recompute, Replacer
+from memtide._util.program_capture import is_captured
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -87,7 +88,7 @@ class BlockCalls:
     def _calling(self, original: Function) -> Function:
         @functools.wraps(original)
         def _call_impl(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if is_captured():
                 return original(module, *args, **kwargs)
             number = self._numbers.get(module)
             if (

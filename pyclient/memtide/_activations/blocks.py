@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 
 from memtide._activations.call_arguments import tensors_in
+from memtide._util.program_capture import is_captured
 
 _FEWEST = 3
 _MOST_CALLS = 200_000
@@ -100,7 +101,7 @@ class BlockFinder:
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if (
-            torch.compiler.is_compiling()
+            is_captured()
             or torch._C._current_graph_task_id() != _NO_BACKWARD
             or self._count >= _MOST_CALLS
         ):
@@ -112,7 +113,7 @@ class BlockFinder:
         stack.append(call)
 
     def _leave(self, module: nn.Module, _inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_captured():
             return
         stack = self._stack()
         if not any(call.module() is module for call in stack):

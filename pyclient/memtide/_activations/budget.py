@@ -10,10 +10,14 @@ A limit holds for the process and its private daemon together. It is divided int
 
 All of it is measured: host memory by the kernel, a GPU's by torch's allocator. An emulated device
 has no allocator. Activations, which a GPU would hold, count there beside its slots.
+
+Where no limit is set, that of host memory is what the script has and what is still free, at each
+moment. Then nothing is managed before it comes near: what is saved from there on may leave.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +28,7 @@ from memtide._activations.limit import Limit, Reading
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._daemon.connect import Connection
+from memtide._daemon.free_memory import FreeMemory
 from memtide._daemon.memory_budget import MemoryBudget, least_host_bytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, Passing
@@ -40,6 +45,10 @@ _READING_VALID_S, _MOST_READING_VALID_S = 0.005, 0.05
 _FILLED_PER_S = 16 * 2**30
 _DAEMON_READING_VALID_S = 0.05
 _SMALL_RISE_BYTES = 4 * 2**20
+# And where no limit is set, as then most scripts come nowhere near.
+_FREE_VALID_S = 0.25
+# There, activations are managed once the script has this part of what there is for it.
+_NEAR = 2
 # From this part of the limit on, in percent, the allocator returns freed memory. Until then nothing
 # is scarce, and a page that is kept is one page fault less.
 _SCARCE_PERCENT = 60
@@ -55,6 +64,9 @@ class Keeper(Protocol):
     def kept_bytes(self) -> int:
         """Bytes of them in the script's own memory now."""
 
+    def open_here(self) -> bool:
+        """Begins in this thread, unless the script has hooks of its own now; returns whether."""
+
     def as_json(self) -> dict[str, Any]:
         """The moves, blocks and plans of the run."""
 
@@ -66,9 +78,10 @@ class Budget:
     """
 
     def __init__(
-        self, limits: MemoryBudget, client: Client, daemon_pid: int, socket_dir: Path
+        self, limits: MemoryBudget, client: Client, daemon_pid: int | None, socket_dir: Path
     ) -> None:
-        """`daemon_pid`, `socket_dir`: the private daemon's."""
+        """`daemon_pid`: the private daemon's, which counts with the process; None: it does not.
+        `socket_dir`: the daemon's."""
         self.limits = limits
         self.socket_dir = socket_dir
         self._activations: Keeper | None = None
@@ -80,9 +93,14 @@ class Budget:
         chunk_bytes = properties.chunk_bytes
         self._host: Limit | None = None
         self._device: Limit | None = None
+        self._free: FreeMemory | None = None
+        self._is_near = self._has_opened = False
         if limits.host_bytes is not None:
             pool_bytes = properties.host_slots * chunk_bytes
             self._host = Limit(limits.host_bytes, pool_bytes)
+        elif limits.sharing_what_is_free:
+            self._free = FreeMemory(socket_dir, limits.sharing_what_is_free)
+            self._host = Limit(UNLIMITED_BYTES, 0)
         if limits.device_bytes is not None and properties.device_slots:
             self._device = Limit(limits.device_bytes, properties.device_slots * chunk_bytes)
         # The daemon's balloon takes no chunks without a home on SSD, and knows no emulated device's
@@ -130,7 +148,7 @@ class Budget:
 
     def sample(self) -> None:
         """Reads what is used now, unless a reading is still valid. ResourceExhausted: as above."""
-        if not self.limits.named() or not self._lock.acquire(blocking=False):
+        if not self._limits() or not self._lock.acquire(blocking=False):
             return  # Another thread reads.
         try:
             now_s = time.monotonic()
@@ -143,9 +161,26 @@ class Budget:
                 self._sample_device(self._device, kept_bytes)
             unused_bytes = min(each.bytes - each.used_bytes for each in self._limits())
             valid_s = max(_READING_VALID_S, unused_bytes / _FILLED_PER_S)
-            self._valid_until_s = now_s + min(valid_s, _MOST_READING_VALID_S)
+            most_s = _MOST_READING_VALID_S if self._free is None else _FREE_VALID_S
+            self._valid_until_s = now_s + min(valid_s, most_s)
         finally:
             self._lock.release()
+
+    def open_if_near(self) -> None:
+        """Has this thread keep a limit that is not set, but free memory, once half of it is used.
+        Called before a forward pass of a module, and after a step."""
+        if self._free is None or self._activations is None or self._host is None:
+            return
+        if not self._is_near:
+            self._is_near = self._host.used_bytes > self._host.bytes // _NEAR
+        if self._is_near and self._activations.open_here() and not self._has_opened:
+            self._has_opened = True
+            print(
+                f"memtide: the script has {format_size(self._host.used_bytes)} of the "
+                f"{format_size(self._host.bytes)} of host memory that are there for it; from here "
+                "on, what it keeps for backward leaves for chunks where memory is short",
+                file=sys.stderr,
+            )
 
     def take_most_host_bytes(self) -> int:
         """The process's anonymous memory at its most since the last call."""
@@ -159,16 +194,17 @@ class Budget:
         if self._host is not None:
             self._check_least(self._host, self._surely_own_bytes, self._daemon.anonymous_bytes)
             self._surely_own_bytes = 0
+        self.open_if_near()
         for limit in self._limits():
             limit.end_iteration()
 
     def as_json(self) -> dict[str, Any] | None:
         """The limits and the most that was used of each, as far as readings show; None: there is no
         limit."""
-        if self._host is None and self._device is None:
+        if not self._limits() or (self._free is not None and not self._has_opened):
             return None
         return {
-            "host_source": self.limits.host_source,
+            "host_source": self.limits.host_source if self._free is None else "what is free",
             **_limit_as_json("host", self._host),
             **_limit_as_json("device", self._device),
             "activations": self._activations.as_json() if self._activations is not None else {},
@@ -185,10 +221,15 @@ class Budget:
             reading = self._read_host(kept_bytes, now_s)
             most_bytes = reading.own_bytes + reading.kept_bytes + max(0, rise_bytes)
             reading = replace(reading, most_bytes=most_bytes)
+        if self._free is not None:
+            # Others take and give back, and chunks come: the limit follows.
+            limit.bytes = reading.used_bytes + self._free.left_bytes()
         limit.note(reading)
         self._check_least(limit, reading.own_bytes, reading.fixed_bytes)
 
     def _check_least(self, limit: Limit, own_bytes: int, fixed_bytes: int) -> None:
+        if self._free is not None:
+            return  # It is what there is.
         beside_bytes = own_bytes + fixed_bytes
         least_bytes = beside_bytes + self._least_host_pool_bytes
         if least_bytes <= limit.bytes:
@@ -205,10 +246,22 @@ class Budget:
         )
 
     def _read_host(self, kept_bytes: int, now_s: float) -> Reading:
+        if self._free is not None and not self._has_opened:
+            # A script that asks for its own peak is not to notice: reading it forgets it.
+            own_bytes = process_memory.host_bytes()
+            self._most_host_bytes = max(self._most_host_bytes, own_bytes)
+            return Reading(own_bytes, 0, 0, 0)
         usage, before = self._usage.read(), self._daemon
         rise_bytes = usage.most_bytes - usage.anonymous_bytes
+        if self._free is not None:
+            # The daemon's memory is not free, and counts nowhere else.
+            kept_bytes = min(kept_bytes, usage.anonymous_bytes)
+            self._most_host_bytes = max(self._most_host_bytes, usage.most_bytes)
+            own_bytes = usage.anonymous_bytes - kept_bytes
+            return Reading(own_bytes, 0, 0, kept_bytes, usage.most_bytes)
         if now_s >= self._daemon_valid_until_s or rise_bytes > _SMALL_RISE_BYTES:
             # The pool shrinks for what rises.
+            assert self._daemon_pid is not None
             self._daemon = process_memory.resident_of(self._daemon_pid)
             self._daemon_valid_until_s = now_s + _DAEMON_READING_VALID_S
         most_bytes, pool_bytes = usage.most_bytes, self._daemon.shared_bytes
@@ -306,10 +359,11 @@ class Budget:
 def budget_of(connection: Connection) -> Budget | None:
     """The budget of a connection; None: nothing limits it. Only a private daemon's memory counts
     with the process's."""
-    if connection.daemon is None or not connection.budget.named():
+    limits, daemon = connection.budget, connection.daemon
+    if not limits.named() and not limits.sharing_what_is_free:
         return None
-    daemon = connection.daemon.process.pid
-    return Budget(connection.budget, connection.client, daemon, connection.socket_dir)
+    pid = None if daemon is None else daemon.process.pid
+    return Budget(limits, connection.client, pid, connection.socket_dir)
 
 
 class Sampling(Passing):
@@ -322,6 +376,8 @@ class Sampling(Passing):
 
     def moment(self, phase: str, name: str) -> None:
         self._budget.sample()
+        if phase == "forward":
+            self._budget.open_if_near()
         super().moment(phase, name)
 
     def end_iteration(self) -> None:

@@ -165,7 +165,8 @@ class Planning:
             self._calls.watch([block.module for block in self._blocks])
         else:
             signature = self._calls.end_iteration()
-            if recording.storages:  # Another optimizer may step, too.
+            # Another optimizer may step, too. A plan is of blocks: without any, tensors leave.
+            if recording.storages and self._blocks:
                 self._signature = signature
                 self._choose_plan(recording)
 

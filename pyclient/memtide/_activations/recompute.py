@@ -32,6 +32,7 @@ from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
 from memtide._activations.default_hooks import in_checkpoint, is_memtide_s
 from memtide._activations.numeric_settings import NumericSettings
+from memtide._util.program_capture import is_captured
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -93,7 +94,7 @@ class Recompute:
     def _calling(self, original: Function) -> Function:
         @functools.wraps(original)
         def _call_impl(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if is_captured():
                 return original(module, *args, **kwargs)
             planned = self._modes.get(module)
             if planned is None or reason_against_call(module) is not None:

@@ -35,6 +35,7 @@ from memtide._activations.recompute import Replacer, devices_of, reason_against_
 from memtide._activations.two_runs import FirstRun, SecondRun, same_bits
 from memtide._activations.version_counter import version_counter
 from memtide._util.devices import gpu_module
+from memtide._util.program_capture import is_captured
 
 Function = Callable[..., Any]
 _NOT_CALLED = "it was not called in the iteration that was rehearsed"
@@ -124,7 +125,7 @@ class Rehearsal:
     def _calling(self, original: Function) -> Function:
         @functools.wraps(original)
         def _call_impl(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if is_captured():
                 return original(module, *args, **kwargs)
             notes = self._notes.get(module)
             if notes is None or notes.result.reason != _NOT_CALLED or self._running is not None:

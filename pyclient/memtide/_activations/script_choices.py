@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import nn
 
+from memtide._util.program_capture import is_captured
 from memtide.errors import UsageError
 
 Function = Callable[..., Any]
@@ -110,7 +110,7 @@ class Choices:
 
         @functools.wraps(original)
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            choice = None if torch.compiler.is_compiling() else self._modules.get(module)
+            choice = None if is_captured() else self._modules.get(module)
             if choice is None:
                 return original(module, *args, **kwargs)
             with within(choice):

@@ -131,7 +131,10 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
         shared = shared if client is not None else None
     client = client or _open(_options(request, socket_dir, node), request, node)
     is_named = bool(request.job_name)
-    return Connection(client, socket_dir, reached.daemon, request.budget, shared, is_named)
+    budget = request.budget
+    if not budget.named() and not client.properties.device_slots:
+        budget = MemoryBudget(sharing_what_is_free=request.ranks)
+    return Connection(client, socket_dir, reached.daemon, budget, shared, is_named)
 
 
 def finds_daemon(request: SessionRequest) -> bool:

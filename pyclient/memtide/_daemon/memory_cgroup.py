@@ -1,4 +1,5 @@
-"""The memory limit of this process's control group (cgroup), of version 1 or 2."""
+"""The machine's memory, and the limit of this process's control group (cgroup), of version 1 or
+2."""
 
 from __future__ import annotations
 
@@ -53,6 +54,14 @@ def tightest_limit(root: Path = Path("/")) -> CgroupLimit | None:
         if limit.limit_bytes < most * 1024
     ]
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
+
+
+def machine_bytes(root: Path = Path("/")) -> tuple[int, int]:
+    """The machine's memory, and what new programs would have of it without swapping. `root`: as in
+    `tightest_limit`."""
+    meminfo = root / "proc/meminfo"
+    total, available = (_number_after(f"Mem{name}:", meminfo) for name in ("Total", "Available"))
+    return (total or 0) * 1024, (available or 0) * 1024
 
 
 def _groups(root: Path) -> list[tuple[_Interface, Path]]:

@@ -25,11 +25,11 @@ def entered(parent: int, is_in_chunks: Callable[[Any], bool]) -> None:
     )
 
     def check(module: Any) -> None:
-        if any(map(is_in_chunks, module.parameters())):
+        if any(map(is_in_chunks, [*module.parameters(), *module.buffers()])):
             raise FailedPrecondition(f"this process {reason}")
 
     def before_forward(module: Any, _inputs: Any) -> None:
-        if module._parameters:
+        if module._parameters or module._buffers:
             check(module)
 
     def registered(_module: Any, _name: str, submodule: Any) -> None:

@@ -402,7 +402,7 @@ class Managed:
             if not self._options.request.chunk_bytes:
                 pool_advice.print_chunk_size(connection.client, console)
             # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
-            if not failed and connection.daemon is not None and self._budget is None:
+            if not failed and connection.daemon is not None and not connection.budget.named():
                 larger_pool.print_gain(summary, connection, console)
         if writes:
             outputs.write_pictures(summary, connection, console)

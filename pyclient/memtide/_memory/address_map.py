@@ -8,31 +8,26 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Client
-from memtide._memory.tensor_parts import local_part, tensors_in
+from memtide._memory.tensor_parts import (
+    PLAIN_TYPES,
+    has_own_memory,
+    is_plain,
+    local_part,
+    tensors_in,
+)
 from memtide._util.devices import device_name
 
 _NONE = range(0)
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is a dense tensor of torch's own class."""
-    return type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """The address of the first element; 0: it is not a dense tensor of torch's own class."""
-    return tensor.data_ptr() if is_plain(tensor) else 0
-
-
-def _address_of_subclass(tensor: torch.Tensor) -> int:
-    """As address_of, for a script's own class of tensors, which may be over managed memory too."""
-    if type(tensor) in _PLAIN_TYPES or tensor.layout is not torch.strided:
+    """The address of the first element; 0: it is not a dense tensor with memory of its own."""
+    if type(tensor) in PLAIN_TYPES:
+        return tensor.data_ptr() if is_plain(tensor) else 0
+    if not has_own_memory(tensor):
         return 0
-    try:
+    with torch._C.DisableTorchFunctionSubclass():
         return tensor.data_ptr()
-    except RuntimeError:  # A wrapper of other tensors has no memory.
-        return 0
 
 
 class AddressMap:
@@ -70,9 +65,9 @@ class AddressMap:
 
     def element_places(self, tensor: torch.Tensor) -> range:
         """The places under the elements of a tensor of any class; none: it is not managed."""
-        if type(tensor) not in _PLAIN_TYPES:  # This is called for each tensor of an operation.
+        if type(tensor) not in PLAIN_TYPES:  # This is called for each tensor of an operation.
             tensor = local_part(tensor)
-        address = address_of(tensor) or _address_of_subclass(tensor)
+        address = address_of(tensor)
         if not self.in_range(address) or not (elements := tensor.numel()):
             return _NONE
         if not tensor.is_contiguous():

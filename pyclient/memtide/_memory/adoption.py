@@ -1,10 +1,10 @@
 """Adoption: what moves into chunks, how it gets there, and how it comes back.
 
 To adopt a tensor is to copy the bytes of its storage to a span and to point the tensor there: same
-object, same shape, strides and bytes, another address. Parameters, gradients and optimizer states
-are adopted if
+object, same shape, strides and bytes, another address. Parameters, gradients, optimizer states and
+whatever else modules hold (held_tensors.py) are adopted if
 
-- they are dense tensors of torch's own class, on the device of the chunks, of at least 1 KiB:
+- they are dense tensors with memory of their own, on the device of the chunks, of at least 1 KiB:
   smaller ones gain nothing, and many of them would share a chunk with tensors that are needed at
   other moments;
 - they are the only user of their storage, and all of it: where a script holds another tensor over
@@ -25,12 +25,11 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Kind, Places
-from memtide._memory.address_map import is_plain
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_copies import copy_bytes
 from memtide._memory.storage_memory import is_torchs
-from memtide._memory.tensor_parts import local_part, tensors_in
+from memtide._memory.tensor_parts import PLAIN_TYPES, has_own_memory, local_part, tensors_in
 
 
 def storage_users(storage: torch.UntypedStorage) -> int:
@@ -46,8 +45,12 @@ def ordinary_tensors() -> Iterator[None]:
     """In the block, torch's operations record nothing, and make tensors that can be trained. Under
     torch.inference_mode they would make others, and a parameter that is pointed to one becomes one:
     a script may evaluate a model before it trains it."""
-    # The first of the two turns gradients on.
-    with torch.inference_mode(False), torch.no_grad():
+    # The first of the two turns gradients on. A tensor of a library's class is moved as it lies.
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C.DisableTorchFunctionSubclass(),
+    ):
         yield
 
 
@@ -154,12 +157,13 @@ def move_to(memory: ManagedMemory, tensor: torch.Tensor, storage: torch.UntypedS
     return True
 
 
-def restore(memory: ManagedMemory, tensor: torch.Tensor) -> None:
-    """Moves a managed tensor's bytes back to ordinary memory."""
+def restore(memory: ManagedMemory, tensor: torch.Tensor, *, with_bytes: bool = True) -> None:
+    """Moves a managed tensor back to ordinary memory, with its bytes or without."""
     with ordinary_tensors():
         size_bytes = tensor.untyped_storage().nbytes()
         target = torch.empty(size_bytes, dtype=torch.uint8, device=memory.addresses.device)
-        copy_bytes(memory, tensor, target)
+        if with_bytes:
+            copy_bytes(memory, tensor, target)
         layout = torch.empty(0, dtype=tensor.dtype, device=memory.addresses.device)
         tensor.data = layout.set_(
             target.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
@@ -175,7 +179,14 @@ def restore_state(memory: ManagedMemory, state: Any) -> None:
 
 def _is_movable(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
     """Whether the tensor's elements may be in a chunk, and are in none."""
-    if not is_plain(tensor) or tensor.device != memory.addresses.device:
+    if type(tensor) in PLAIN_TYPES:
+        return _may_move(memory, tensor)
+    with torch._C.DisableTorchFunctionSubclass():  # The class may answer for attributes itself.
+        return _may_move(memory, tensor)
+
+
+def _may_move(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
+    if not has_own_memory(tensor) or tensor.device != memory.addresses.device:
         return False
     if tensor.is_quantized or tensor.is_inference():
         return False
@@ -185,17 +196,26 @@ def _is_movable(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
 
 def _is_adoptable(memory: ManagedMemory, tensor: torch.Tensor, users: int = 1) -> bool:
     """Whether the tensor can be moved from its storage, which has `users` tensors over it."""
-    if not _is_movable(memory, tensor):
+    if (
+        not _is_movable(memory, tensor)
+        or not is_alone(tensor, users)
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
         return False
+    if is_torchs(tensor.untyped_storage()):
+        return True
+    memory.left.stay(tensor)
+    return False
+
+
+def is_alone(tensor: torch.Tensor, users: int = 1) -> bool:
+    """Whether the tensor is all of its storage, which has `users` tensors over it, and is in no
+    other process."""
     storage = tensor.untyped_storage()
-    movable = (
+    return (
         storage.nbytes() == tensor.numel() * tensor.itemsize
         and tensor.storage_offset() == 0
         and storage_users(storage) < USERS_OF_ONE_TENSOR + users
         and not (tensor.is_cpu and storage.is_shared())
-        and not (tensor.is_conj() or tensor.is_neg())
     )
-    if not movable or is_torchs(storage):
-        return movable
-    memory.left.stay(tensor)
-    return False

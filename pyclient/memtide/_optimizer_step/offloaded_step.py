@@ -57,6 +57,7 @@ from memtide._optimizer_step.torch_functional import (
 )
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._telemetry.observer import Observer
+from memtide._util.program_capture import is_captured
 from memtide.errors import ResourceExhausted
 
 # A rank that has nothing in common with others after that many steps goes on like a process that is
@@ -99,6 +100,7 @@ class OffloadedSteps:
         # True: also when everything fits, so that each step is committed.
         self.always = job is not None
         self.around_rest = around_rest
+        self._has_said_undone = False
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
 
     def skip_non_finite(self, *, skip: bool) -> None:
@@ -206,6 +208,14 @@ class OffloadedSteps:
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
+        if self._present.deferred and not self._has_said_undone:
+            self._has_said_undone = True
+            print(
+                f"memtide: a step of {type(self._present.optimizer).__name__} raised an error, and "
+                "is undone: parameters and states are as before it. Plain torch leaves what it had "
+                "stepped by then, so that results differ from here on (docs/stability.md)",
+                file=sys.stderr,
+            )
         self._undo(self._present.deferred)
         self._present.deferred = []
         self._present.reset()
@@ -228,7 +238,7 @@ class OffloadedSteps:
             and self.allowed
             and self._addresses.here
             and self._prefers_parts()
-            and not torch.compiler.is_compiling()
+            and not is_captured()
         )
 
     def _may_share(self, optimizer: Optimizer) -> bool:

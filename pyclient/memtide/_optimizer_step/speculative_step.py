@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.weak import TensorWeakRef
 
 from memtide._capi.client import Kind
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import local_part
+from memtide._memory.tensor_references import TensorReference, reference_to
 from memtide._optimizer_step.executor import StepCalls, stop
 from memtide._optimizer_step.partition import Batch, Interval, Update, batches_of
 from memtide._optimizer_step.shadow_chunks import ShadowChunks
@@ -94,7 +94,7 @@ class SpeculativeSteps:
             weakref.WeakKeyDictionary()
         )
         self._planned: dict[int, tuple[SpeculativePlan, weakref.ref[Optimizer]]] = {}
-        self._parameters: dict[int, TensorWeakRef] = {}
+        self._parameters: dict[int, TensorReference] = {}
         self._scalers: weakref.WeakKeyDictionary[Optimizer, weakref.ref[GradScaler]] = (
             weakref.WeakKeyDictionary()
         )
@@ -233,7 +233,7 @@ class SpeculativeSteps:
                 )
                 self._leave(self._plans.get(optimizer))
                 self._plans[optimizer] = plan
-                self._parameters.update({p.data_ptr(): TensorWeakRef(p) for p, _ in stepped})
+                self._parameters.update({p.data_ptr(): reference_to(p) for p, _ in stepped})
             plan.kinds = kinds
             owner = weakref.ref(optimizer)
             self._planned.update({address: (plan, owner) for address in plan.slots})

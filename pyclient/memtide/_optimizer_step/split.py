@@ -13,7 +13,7 @@ from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt_gradient
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_layout import have_same_layout, is_dense
-from memtide._memory.tensor_parts import local_part
+from memtide._memory.tensor_parts import computes_as_plain, local_part
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
     Arguments,
@@ -175,6 +175,7 @@ def _has_parts(
         return False
     return (
         all(memory.addresses.manages(tensor) and tensor.dtype in _DTYPES for tensor in tensors)
+        and all(map(computes_as_plain, tensors))
         and all(tensor.dtype in _STEPPED_DTYPES for tensor in (stepped, *moments))
         and not (masters and (stepped.dtype, parameter.itemsize) != (torch.float32, 2))
         and len({tensor.dtype for tensor in moments}) <= 1

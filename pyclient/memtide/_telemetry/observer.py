@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memtide._util.model_bytes import ModelBytes
+
 
 @dataclass(frozen=True)
 class SpeculativeBatches:
@@ -24,6 +26,9 @@ class Observer:
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
         """From now on, `count` returns the bytes that the process keeps for backward."""
+
+    def count_model(self, count: ModelBytes) -> None:
+        """The models that are trained have these bytes, in chunks and outside."""
 
     def moment(self, phase: str, name: str) -> None:
         """A module's pass or a piece of a step begins; phase is "forward", "backward" or "step"."""
@@ -47,6 +52,9 @@ class Passing(Observer):
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
         self._next.count_kept_activations(count)
+
+    def count_model(self, count: ModelBytes) -> None:
+        self._next.count_model(count)
 
     def moment(self, phase: str, name: str) -> None:
         self._next.moment(phase, name)

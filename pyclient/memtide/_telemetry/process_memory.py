@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memtide._daemon.memory_cgroup import machine_bytes
 from memtide._util.devices import gpu_module, type_name
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -39,9 +40,8 @@ def _anonymous_bytes(process: str) -> int:
 
 def available_host_bytes() -> int:
     """Host memory that new programs would have without swapping, as the kernel estimates it."""
-    text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
-    lines = (line.split() for line in text.splitlines())
-    return next((int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:"), 0)
+    _, available_bytes = machine_bytes()
+    return available_bytes
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._telemetry.step_overlap import StepWaits
 from memtide._util.devices import device_name
+from memtide._util.model_bytes import ModelBytes
 
 _MOST_RECORDS = 10_000
 _MOST_SAMPLES = 4_000
@@ -68,11 +69,16 @@ class Recorder(Observer):
         self._step_waits = StepWaits()
         self._step_wait_recorded_s = 0.0  # `_step_waits.total_s` at the end of the last record.
         self._kept_activations: Callable[[], int] = lambda: 0
+        self._model = ModelBytes()
         self._start_tide()
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
         """The tide picture shows them as a part of the process's own memory."""
         self._kept_activations = count
+
+    def count_model(self, count: ModelBytes) -> None:
+        """The summary says what is outside of chunks."""
+        self._model = count
 
     def moment(self, phase: str, name: str) -> None:
         """Takes a sample if this iteration is sampled for the tide picture."""
@@ -161,6 +167,8 @@ class Recorder(Observer):
             records=list(self._records),
             tide=self.tide,
             budget=budget,
+            model_bytes=self._model.total,
+            outside_bytes=dict(self._model.outside),
         )
 
     def _start_tide(self) -> None:
@@ -223,6 +231,9 @@ class Summary:
     records: list[Record]
     tide: Tide | None
     budget: dict[str, Any] | None  # Budget.as_json().
+    # The models' bytes when an optimizer last made its first step; by the reason, those outside.
+    model_bytes: int
+    outside_bytes: dict[str, int]
 
     def typical_seconds(self) -> float:
         """Median seconds of an iteration; 0 if there was none."""
@@ -249,6 +260,8 @@ class Summary:
             "step_wait_seconds": self.step_wait_s,
             "speculative_steps": self.speculative_steps,
             "budget": self.budget,
+            "model_bytes": self.model_bytes,
+            "outside_bytes": self.outside_bytes,
             "pools": [asdict(pool) for pool in self.node.pools],
             "kinds": {kind: asdict(usage) for kind, usage in self.node.kinds.items()},
             "shadow_bytes": self.shadow_bytes,

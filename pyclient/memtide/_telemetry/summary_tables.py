@@ -31,6 +31,8 @@ _STALL_NAMES = {
     "stalled_on_budget": "a budget of writes to SSD",
 }
 
+_NOT_WORTH_A_LINE = 0.02  # A part of the model.
+
 
 def print_summary(summary: Summary, console: Console) -> None:
     """Prints the cost of the run in tables."""
@@ -55,6 +57,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     counts = summary.client
     if summary.iterations and summary.chunks:
         console.print(steps_line(summary.offloaded_steps, summary.iterations, summary.device))
+    if line := outside_line(summary):
+        console.print(line)
     print_if_nothing_managed(summary, console)
     if summary.ballooned_bytes and summary.budget is not None:
         console.print(
@@ -147,6 +151,19 @@ def steps_line(in_parts: int, steps: int, device: str) -> str:
     if device == "cpu":
         return f"steps: torch's bits, {in_parts} of {steps} in parts beside training"
     return f"steps: {in_parts} of {steps} in parts on the host, to 1e-6 of the GPU's"
+
+
+def outside_line(summary: Summary) -> str:
+    """The bytes of the model that are in no chunk, and why; empty if they are hardly any."""
+    outside = sum(summary.outside_bytes.values())
+    if outside <= summary.model_bytes * _NOT_WORTH_A_LINE:
+        return ""
+    reasons = sorted(summary.outside_bytes.items(), key=lambda item: -item[1])
+    listed = "; ".join(f"{format_size(size_bytes)} {reason}" for reason, size_bytes in reasons)
+    return (
+        f"Of the model's {format_size(summary.model_bytes)}, {format_size(outside)} are not in "
+        f"chunks: {listed}"
+    )
 
 
 def print_if_nothing_managed(summary: Summary, console: Console, subject: str = "memtide") -> None:

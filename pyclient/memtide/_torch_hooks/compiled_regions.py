@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.address_map import AddressMap, address_of
 from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_references import TensorReference, reference_to
 from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
 from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 
@@ -196,14 +196,14 @@ class _Region:
                 {place for _, each in managed for place in self._addresses.element_places(each)}
             )
             known.trained = trained
-            known.parameters = [weakref.ref(each) for each in leaves]
+            known.parameters = [reference_to(each) for each in leaves]
         self._known[key] = known
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         return known
 
 
-def _are_alive(references: list[weakref.ref[torch.Tensor]], tensors: list[torch.Tensor]) -> bool:
+def _are_alive(references: list[TensorReference], tensors: list[torch.Tensor]) -> bool:
     """Whether these are the tensors that the references were made of."""
     if len(references) != len(tensors):
         return False

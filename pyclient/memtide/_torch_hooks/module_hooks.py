@@ -16,22 +16,27 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 from torch.nn.modules import module as torch_modules
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from memtide._capi.client import Access, Kind, Places
 from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt, adopt_gradient
+from memtide._memory.held_tensors import held_by, in_attributes_of
 from memtide._memory.leases import Lease
 from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.tensor_parts import parts_of
+from memtide._memory.tensor_references import TensorReference, reference_to
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
+from memtide._util.program_capture import is_captured
 from memtide._util.step_phase import Step, StepPhase
 
 _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
+# The rows of arenas of parameters (arenas.py).
+_PARAMETERS, _BUFFERS = 0, 1
 
 
 class ManagedParameters:
@@ -39,21 +44,25 @@ class ManagedParameters:
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
-        self._named = WeakTensorKeyDictionary()
+        self._named: weakref.WeakSet[TensorReference] = weakref.WeakSet()
 
     def name(self, parameter: torch.Tensor) -> None:
         """Adds a parameter object, also if its bytes are moved or replaced later."""
-        self._named[parameter] = True
+        self._named.add(reference_to(parameter))
+
+    def forget(self, parameter: torch.Tensor) -> None:
+        """Ends `name`: what is moved from now on stays in ordinary memory."""
+        self._named.discard(reference_to(parameter))
 
     def __contains__(self, parameter: Any) -> bool:
         return self._everything or (
-            isinstance(parameter, torch.Tensor) and parameter in self._named
+            isinstance(parameter, torch.Tensor) and reference_to(parameter) in self._named
         )
 
 
 class ModuleParameters:
-    """The addresses and places of the parameters of a module, or of a compiled region, when it was
-    last used."""
+    """The addresses and places of what a module, or a compiled region, holds, when it was last
+    used."""
 
     __slots__ = ("addresses", "is_leaf", "name", "parameters", "places", "trained")
 
@@ -62,19 +71,19 @@ class ModuleParameters:
         self.addresses: list[int] = []
         self.places = Places(())
         self.trained = False
-        self.parameters: list[weakref.ref[torch.Tensor]] = []
+        self.parameters: list[TensorReference] = []
         # Whether it needs no lease dispatch (leaf_modules.py); None: not known yet.
         self.is_leaf: bool | None = None
 
     def is_current(self, module: torch.nn.Module) -> bool:
         """Whether the parameters are still where they were."""
-        return self.addresses == [address_of(p) for p in _parameters_of(module)]
+        return self.addresses == [address_of(t) for t in held_by(module)]
 
     def has_exactly(self, names: Iterable[str], module: torch.nn.Module) -> bool:
         """Whether the module has parameters of these names alone, all of torch's own class."""
         own = module._parameters
-        count = sum(parameter is not None for parameter in own.values())
-        return own.keys() == set(names) and len(self.addresses) == count
+        are_torchs = all(type(p) is torch.nn.Parameter or p is None for p in own.values())
+        return own.keys() == set(names) and are_torchs and not module._buffers
 
 
 class ModuleHooks(StepPhase):
@@ -101,7 +110,7 @@ class ModuleHooks(StepPhase):
             weakref.WeakKeyDictionary()
         )
         # The adopted parameters in their order, each with its gradient hook if it is trained.
-        self._adopted = WeakTensorKeyDictionary()
+        self._adopted: weakref.WeakKeyDictionary[TensorReference, Any] = weakref.WeakKeyDictionary()
         self._forward = threading.local()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
@@ -160,7 +169,7 @@ class ModuleHooks(StepPhase):
 
     def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
         """Global forward pre-hook."""
-        if not module._parameters or torch.compiler.is_compiling() or not self._addresses.here:
+        if _holds_nothing(module) or is_captured() or not self._addresses.here:
             return
         known = self.prepare(self.look_at(module))
         token = self._ledger.lease(known.places, Access.READ)
@@ -175,7 +184,7 @@ class ModuleHooks(StepPhase):
 
     def after_forward(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
         """Global forward hook; also called if forward raises."""
-        if not module._parameters or torch.compiler.is_compiling():
+        if _holds_nothing(module) or is_captured():
             return
         stack = self._stack()
         if stack and any(entry is module for entry, _ in stack):
@@ -243,6 +252,15 @@ class ModuleHooks(StepPhase):
                 handle.remove()
         self._adopted.clear()
 
+    def forget_hook(self, parameter: torch.Tensor) -> None:
+        """Removes the gradient hook from a parameter, which gets other bytes and hooks now."""
+        handle = self._adopted.pop(reference_to(parameter), None)
+        if handle is not None:
+            handle.remove()
+            if not parameter._post_accumulate_grad_hooks:
+                # Torch makes hooks work when it makes their dictionary, for the bytes of then.
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+
     def before_step(self, step: Step) -> None:
         self.settle()
 
@@ -261,20 +279,37 @@ class ModuleHooks(StepPhase):
 
     def adopt_parameter(self, parameter: torch.Tensor) -> None:
         """Moves a parameter into a chunk, and from now on its gradients."""
+        for part in parts_of(parameter):
+            self._adopt(part, _PARAMETERS)
+
+    def adopt_buffer(self, buffer: torch.Tensor) -> None:
+        """Moves into a chunk what a module holds beside parameters. Such tensors may be written in
+        each forward pass, so they have chunks of their own."""
+        for part in parts_of(buffer):
+            if not part.requires_grad:
+                self._adopt(part, _BUFFERS)
+
+    def _adopt(self, tensor: torch.Tensor, row: int) -> None:
         memory = self._memory
-        if not memory.addresses.here or not adopt(memory, parameter, Kind.PARAMETER):
+        if not memory.addresses.here or not adopt(memory, tensor, Kind.PARAMETER, row):
             return
-        handle = self._adopted.get(parameter)
+        reference = reference_to(tensor)
+        handle = self._adopted.get(reference)
         if handle is None:
-            if parameter.requires_grad and parameter.is_leaf:
-                handle = parameter.register_post_accumulate_grad_hook(self._after_gradient)
-            self._adopted[parameter] = handle
-        self._device.adopted(parameter)
+            if tensor.requires_grad and tensor.is_leaf:
+                handle = tensor.register_post_accumulate_grad_hook(self._after_gradient)
+            self._adopted[reference] = handle
+        self._device.adopted(tensor)
 
     def adopted(self) -> list[torch.Tensor]:
         """The parameters that are in chunks, in the order of their adoption."""
         # Other threads may adopt, so this is a copy made at once.
-        return [p for ref in self._adopted.keyrefs() if (p := ref()) is not None]
+        references = [ref() for ref in self._adopted.keyrefs()]
+        return [p for ref in references if ref is not None and (p := ref()) is not None]
+
+    def models(self) -> set[torch.nn.Module]:
+        """The models of which modules have run."""
+        return {self._names.root_of(module) for module in list(self._known)}
 
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         # During a hold nothing leaves the device, and the gradient is dropped before anything may.
@@ -290,24 +325,37 @@ class ModuleHooks(StepPhase):
         self._on_gradient(parameter)
 
     def look_at(self, module: torch.nn.Module) -> ModuleParameters:
-        """Adopts a module's parameters, and returns what is known of them now."""
-        known = self._known.get(module)
-        parameters = _parameters_of(module)
-        addresses = [address_of(p) for p in parameters]
-        trained = any(p.requires_grad for p in parameters)
-        if known is not None and known.addresses == addresses and known.trained == trained:
-            return known
+        """Adopts what a module holds, and returns what is known of it now."""
+        before = self._known.get(module)
+        held = held_by(module)
+        addresses = [address_of(t) for t in held]
+        trained = any(t.requires_grad for t in held)
+        if before is not None and before.addresses == addresses and before.trained == trained:
+            return before
         known = ModuleParameters(self._names.of(module))
-        for parameter in parameters:
-            if parameter in self._managed:
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter in self._managed:
                 self.adopt_parameter(parameter)
-        managed = [p for p in parameters if self._addresses.manages(p)]
-        known.addresses = [address_of(p) for p in parameters]
-        known.places = Places(place for p in managed for place in self._addresses.span_places(p))
+        if before is None:
+            self._adopt_beside(module)
+        held = held_by(module)
+        managed = [t for t in held if self._addresses.manages(t)]
+        known.addresses = [address_of(t) for t in held]
+        known.places = Places(place for t in managed for place in self._addresses.span_places(t))
         known.trained = trained
-        known.parameters = [weakref.ref(p) for p in managed]
+        known.parameters = [reference_to(t) for t in managed]
         self._known[module] = known
         return known
+
+    def _adopt_beside(self, module: torch.nn.Module) -> None:
+        """Adopts what a module holds beside parameters, once: a script may put another buffer in
+        the place of one in each step. A module that belongs to no model stays as it is, as a data
+        loader's forked workers, which inherit no chunks, may use it, too."""
+        if next(self._names.root_of(module).parameters(), None) is None:
+            return
+        for tensor in (*module._buffers.values(), *in_attributes_of(module)):
+            if tensor is not None and tensor in self._managed:
+                self.adopt_buffer(tensor)
 
     def before_backward(self, known: ModuleParameters) -> None:
         """Before the pass of a module through backward, in any thread."""
@@ -353,8 +401,8 @@ class ModuleHooks(StepPhase):
         return stack
 
 
-def _parameters_of(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [p for p in module._parameters.values() if type(p) is torch.nn.Parameter]
+def _holds_nothing(module: torch.nn.Module) -> bool:
+    return not module._parameters and not module._buffers
 
 
 def _node_of(output: Any) -> Any:

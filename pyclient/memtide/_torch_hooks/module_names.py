@@ -29,6 +29,16 @@ class ModuleNames:
         if module is not None and module not in self._places:
             self._places[module] = weakref.ref(parent), name
 
+    def root_of(self, module: nn.Module) -> nn.Module:
+        """The model in which a module stands."""
+        at = module
+        for _ in range(_DEEPEST):
+            parent = self._places[at][0]() if at in self._places else None
+            if parent is None:
+                break
+            at = parent
+        return at
+
     def know(self, model: nn.Module) -> None:
         """Takes the places of all modules of a model that was there before the hook."""
         for parent in model.modules():

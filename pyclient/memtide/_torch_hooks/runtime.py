@@ -48,6 +48,7 @@ from memtide._torch_hooks.patching.later_patches import LaterPatches
 from memtide._torch_hooks.patching.patch_context import Context
 from memtide._torch_hooks.patching.patch_when import When
 from memtide._trace import model as traces
+from memtide._util.program_capture import is_captured
 from memtide._util.step_phase import Step, StepPhase
 from memtide.errors import FailedPrecondition
 
@@ -100,7 +101,7 @@ class Runtime:
             self._device,
             self.offloaded.speculative.gradient_accumulated,
         )
-        self.states = SteppedStates(self.memory, self.managed, self.module_hooks.adopted)
+        self.states = SteppedStates(self.memory, self.managed, self.module_hooks, self.observer)
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
         self.activations = self._make_activations(allowance, chosen or Choices(), budget, say)
         self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)
@@ -128,9 +129,10 @@ class Runtime:
         budget: Budget | None,
         say: Callable[[str], None],
     ) -> Activations:
+        is_set = allowance is not None or (budget is not None and budget.limits.named())
         if allowance is None and budget is not None:
             allowance = budget.allowance_bytes
-        self._opens_activations = allowance is not None or chosen.are_made
+        self._opens_activations = is_set or chosen.are_made
         made = Activations(
             self.memory,
             allowance or (lambda: UNLIMITED_BYTES),
@@ -210,6 +212,7 @@ class Runtime:
             leaves=gpu.leaves if gpu else None,
             switch=gpu.switch if gpu else None,
             saved_tensors=self.activations.hooks,
+            managed_tensors=self.states.tensors,
         )
         patches.install(context, self._attributes)
         if self._opens_activations:
@@ -310,7 +313,7 @@ class Runtime:
         self.module_hooks.adopt_parameter(parameter)
 
     def _before_module(self, _module: Any, _inputs: Any) -> None:
-        if not torch.compiler.is_compiling():  # Torch traces hooks as well.
+        if not is_captured():  # Torch traces hooks as well.
             self._before_forward()
 
     def _before_forward(self) -> None:

@@ -11,9 +11,12 @@ import pytest
 from harness import SCRIPTS, Cli
 from limited_cgroup import ENTER, LimitedCgroup, NoCgroup, limited_cgroup
 from reference_runs import ReferenceRuns
+from stepping_script import node_daemon
 
 _SCRIPT = SCRIPTS / "activation_heavy.py"
 _LIMIT_BYTES = 2 * 2**30
+# For each of two ranks, and what torchrun takes.
+_RANKS, _RANK_BYTES = 2, 900 * 2**20
 _LARGE = {"BLOCKS": 12, "BATCH": 39, "STEPS": 2}
 _SMALL = {"BLOCKS": 6, "BATCH": 12, "STEPS": 2}  # Plain torch needs 2 GB for it.
 
@@ -95,3 +98,39 @@ def test_a_script_that_takes_the_budget_itself_ends_with_both_numbers(
     assert "trained" not in done.out
     assert "the script's own memory is 1." in done.err
     assert "beside what memtide manages, and --host-memory is 600 MiB" in done.err
+
+
+def test_ranks_with_the_nodes_daemon_are_not_killed_and_need_no_flag(
+    cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
+    plain = reference_runs.result(_SCRIPT, **_SMALL)
+    try:
+        with (
+            limited_cgroup(_RANKS * _RANK_BYTES) as cgroup,
+            node_daemon(tmp_path, ssd_pool="4GiB") as socket_dir,
+        ):
+            _train_with_the_nodes_daemon(cgroup, socket_dir, tmp_path, cli)
+    except NoCgroup as reason:
+        pytest.skip(str(reason))
+    for rank in range(_RANKS):
+        ours = (tmp_path / f"result{rank}").read_text(encoding="utf-8")
+        assert ours == plain.read_text(encoding="utf-8")
+
+
+def _train_with_the_nodes_daemon(
+    cgroup: LimitedCgroup, socket_dir: Path, folder: Path, cli: Cli
+) -> None:
+    script = folder / "ranks.py"
+    script.write_text(
+        "import os, runpy, sys, torch.distributed\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "os.environ['RESULT'] += os.environ['RANK']\n"
+        f"sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        f"runpy.run_path({str(_SCRIPT)!r})\n",
+        encoding="utf-8",
+    )
+    run = ("-m", "memtide", "run", f"--socket-dir={socket_dir}")
+    launch = ("torchrun", f"--nproc-per-node={_RANKS}", script)
+    result = folder / "result"
+    ours = cli.python("-c", ENTER, cgroup.path, *run, *launch, RESULT=result, **_SMALL).check()
+    assert ours.err.count("leaves for chunks where memory is short") == _RANKS

@@ -112,7 +112,7 @@ def test_offload_searches_the_size_of_chunks_unless_it_is_told(
 
 
 def test_the_package_offers_what_a_script_needs(cli: Cli) -> None:
-    names = ["offload", "activations", "Offloaded", "ResourceExhausted", "MemtideError"]
+    names = ["offload", "close", "activations", "Offloaded", "ResourceExhausted", "MemtideError"]
     cli.python(
         "-c",
         "import memtide\n"
@@ -157,3 +157,109 @@ def test_activations_move_to_where_the_chunks_are_without_a_budget(
     script = tmp_path / "moves.py"
     script.write_text(CHOSEN.replace("{pools}", pools), encoding="utf-8")
     assert cli.python(script).check().out == "True 0\n"
+
+
+MODELS = """
+import gc, torch, memtide
+from memtide._torch_hooks import runtime
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(6)))
+
+def optimizer_of(model):
+    return torch.optim.AdamW(model.parameters())
+
+def train(model, optimizer):
+    for _ in range(3):
+        loss = (model(torch.ones(4, 512)) - 0.1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item(), sum(p.double().sum().item() for p in model.parameters())
+
+def manages(model):
+    addresses = runtime.current().memory.addresses
+    return [addresses.manages(p) for p in model.parameters() if p.nbytes > 4096]
+
+POOLS = {"host_pool": "16MiB", "ssd_pool": "1GiB", "chunk_size": "2MiB"}
+"""
+
+# A cell that is run again, and one that was interrupted: no handle is kept.
+CELLS = """
+plain = network()
+expected = train(plain, optimizer_of(plain))
+for _ in range(3):
+    model = network()
+    optimizer = optimizer_of(model)
+    memtide.offload(model, optimizer, **POOLS)
+    assert train(model, optimizer) == expected
+    live = runtime.current().memory.arenas.storages.live()
+    try:
+        model(torch.ones(4, 512)).sum().backward()
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        del model, optimizer
+        gc.collect()
+    print(len(live))
+memtide.close()
+assert runtime.current() is None
+"""
+
+TEACHER_AND_STUDENT = """
+def run(offloads):
+    models = network(), network()
+    optimizers = tuple(map(optimizer_of, models))
+    results, handles = [], []
+    for each in zip(models, optimizers):
+        if offloads:
+            handles.append(memtide.offload(*each, **POOLS))
+        results += [train(*pair) for pair in zip(models, optimizers)]
+    if offloads:
+        handles[0].close()
+        assert not any(manages(models[0])) and all(manages(models[1]))
+    results += [train(*pair) for pair in zip(models, optimizers)]
+    if offloads:
+        memtide.close()
+        handles[1].close()
+        memtide.close()
+        assert runtime.current() is None
+    return results + [train(*pair) for pair in zip(models, optimizers)]
+
+assert run(True) == run(False)
+"""
+
+
+def test_a_cell_may_be_run_again_without_its_handle(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "cells.py"
+    script.write_text(MODELS + CELLS, encoding="utf-8")
+    tensors = cli.python(script).check().out.split()
+    assert len(set(tensors)) == 1  # Models that were collected have left.
+
+
+def test_models_come_and_go_by_themselves(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "models.py"
+    script.write_text(MODELS + TEACHER_AND_STUDENT, encoding="utf-8")
+    cli.python(script).check()
+
+
+def test_what_offload_cannot_do_again_is_said(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "again.py"
+    script.write_text(
+        "import torch, memtide\n"
+        "one, two = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)\n"
+        "memtide.offload(one, host_pool='64MiB')\n"
+        "try:\n"
+        "    memtide.offload(two, activations='recompute')\n"
+        "except memtide.UsageError as error:\n"
+        "    print(error)\n",
+        encoding="utf-8",
+    )
+    assert "call memtide.close() before" in cli.python(script).check().out
+    managed = tmp_path / "managed.py"
+    managed.write_text(
+        "import torch, memtide\nmemtide.offload(torch.nn.Linear(64, 64))\n", encoding="utf-8"
+    )
+    outcome = cli.memtide("run", "--host-pool", "64MiB", managed)
+    assert outcome.status == 1
+    assert "leave out memtide.offload" in outcome.err

@@ -176,7 +176,7 @@ def _adopted_shard(runtime: Runtime) -> torch.Tensor:
 
 def _adopted_shard_of_a_gradient(runtime: Runtime) -> torch.Tensor:
     gradient = SimpleNamespace(_local_tensor=torch.ones(32, 32))
-    parameter: Any = SimpleNamespace(grad=gradient)
+    parameter: Any = SimpleNamespace(grad=gradient, _local_tensor=torch.ones(32, 32))
     with torch.inference_mode():
         adoption.adopt_part_of_gradient(runtime.memory, parameter)
     assert manages(runtime, gradient._local_tensor) == [True]

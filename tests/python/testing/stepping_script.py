@@ -19,14 +19,18 @@ _MOST_STEPS = 500
 
 @contextlib.contextmanager
 def node_daemon(
-    ssd_dir: Path, *more: str, host_pool: str = "64MiB", device: str = "none"
+    ssd_dir: Path,
+    *more: str,
+    host_pool: str = "64MiB",
+    ssd_pool: str = "1GiB",
+    device: str = "none",
 ) -> Iterator[Path]:
     """The socket directory of a daemon with host memory, an SSD, `device`, and `more` flags."""
     with short_directory() as home:
         flags = [
             f"--socket-dir={home}",
             f"--ssd-dir={ssd_dir}",
-            "--ssd-pool=1GiB",
+            f"--ssd-pool={ssd_pool}",
             f"--host-pool={host_pool}",
             f"--device={device}",
             "--metrics-address=off",

@@ -35,6 +35,7 @@ from memtide._optimizer_step.speculative_step import SpeculativeSteps
 from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.oversized_operands import OversizedOperandsMode
 from memtide._util.devices import gpu_module
+from memtide._util.program_capture import is_captured
 
 _SUBNORMAL = 5e-324
 # The modes that need not see what is left out.
@@ -68,7 +69,7 @@ def multiplying_lists(
 
     @functools.wraps(original)
     def _foreach_mul_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or len(args) != 1 or kwargs:
+        if is_captured() or len(args) != 1 or kwargs:
             return original(tensors, *args, **kwargs)
         if not _is_one(args[0], speculative):
             return original(tensors, *args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,9 @@ from torch.optim import Optimizer
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
 from memtide._memory.managed_memory import ManagedMemory
-from memtide._torch_hooks.module_hooks import ManagedParameters
+from memtide._memory.outside import model_bytes
+from memtide._telemetry.observer import Observer
+from memtide._torch_hooks.module_hooks import ManagedParameters, ModuleHooks
 from memtide._util.step_phase import Step, StepPhase
 
 
@@ -23,12 +25,13 @@ class SteppedStates(StepPhase):
         self,
         memory: ManagedMemory,
         managed: ManagedParameters,
-        adopted: Callable[[], list[torch.Tensor]],
+        module_hooks: ModuleHooks,
+        observer: Observer,
     ) -> None:
-        """`adopted`: the parameters that are in chunks."""
         self._memory = memory
         self._managed = managed
-        self._adopted = adopted
+        self._module_hooks = module_hooks
+        self._observer = observer
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
@@ -37,6 +40,7 @@ class SteppedStates(StepPhase):
         if step.is_first:
             self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:
+            self._adopt_replaced(step.optimizer)
             self.adopt(step.optimizer)
         if step.is_first:
             # Now, too: the step may need more than there is room for.
@@ -47,12 +51,27 @@ class SteppedStates(StepPhase):
             self.adopt(step.optimizer)
         if step.is_first:
             self.parameters = self._list(born=True)
+            self._observer.count_model(model_bytes(self._memory, self._module_hooks.models()))
+
+    def _adopt_replaced(self, optimizer: Optimizer) -> None:
+        """Moves parameters into chunks that the script has put into the optimizer's groups since:
+        no module may have them."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if not self._memory.addresses.manages(parameter) and parameter in self._managed:
+                    self._module_hooks.adopt_parameter(parameter)
 
     def adopt(self, optimizer: Optimizer) -> None:
         """Moves what the optimizer keeps for managed parameters into chunks."""
         for parameter, state in optimizer.state.items():
             if parameter in self._managed:
                 adopt_state_of(self._memory, parameter, state)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The parameters that are in chunks, and their gradients and states that are."""
+        for parameter in self._module_hooks.adopted():
+            states = [optimizer.state.get(parameter) for optimizer in self.optimizers]
+            yield from self._memory.addresses.managed_in([parameter, parameter.grad, states])
 
     def expected_parameters(self) -> list[Parameter]:
         """`parameters`; before the first step, what is adopted, with the states that Adam keeps."""
@@ -62,7 +81,7 @@ class SteppedStates(StepPhase):
         """The adopted parameters, with the states that optimizers keep, or are guessed to until
         then."""
         listed = []
-        for parameter in self._adopted():
+        for parameter in self._module_hooks.adopted():
             size_bytes = parameter.untyped_storage().nbytes()
             of_optimizers = [optimizer.state.get(parameter) for optimizer in self.optimizers]
             managed_in = self._memory.addresses.managed_in

@@ -42,6 +42,7 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._util.program_capture import is_captured
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -108,7 +109,7 @@ class DispatchSwitch:
 
         @functools.wraps(original)
         def train(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
+            if not is_captured():
                 self.end_phase()
             return original(module, *args, **kwargs)
 
@@ -119,7 +120,7 @@ class DispatchSwitch:
 
         @functools.wraps(original)
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and self._is_owner():
+            if not is_captured() and self._is_owner():
                 self._zeroed += 1
                 if self._zeroed > self._most_zeroed or (
                     self._ledger.holding and self._elastic.has_become_short()

@@ -40,6 +40,7 @@ from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
 from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.op_schema import touches_none
+from memtide._util.program_capture import is_captured
 from memtide.errors import ResourceExhausted
 
 Function = Callable[..., Any]
@@ -99,7 +100,7 @@ class LeafModules:
         @functools.wraps(original)
         def _call_impl(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if (
-                not torch.compiler.is_compiling()
+                not is_captured()
                 and len(args) == 1
                 and not kwargs
                 and type(module) is kind

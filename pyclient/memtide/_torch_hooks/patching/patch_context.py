@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -43,3 +43,4 @@ class Context:
     leaves: LeafModules | None  # On a GPU.
     switch: DispatchSwitch | None  # On a GPU.
     saved_tensors: DefaultHooks
+    managed_tensors: Callable[[], Iterable[torch.Tensor]]

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from memtide._activations.default_hooks import DefaultHooks
+from memtide._memory import tensor_references
 from memtide._optimizer_step.torch_functional import FORMS, FunctionalSignature
 from memtide._torch_hooks import (
     faulthandler_hook,
     fsdp,
     parameter_hooks,
+    resizing,
     torch_save,
 )
 from memtide._torch_hooks.around_step import (
@@ -116,6 +118,12 @@ PATCHES: tuple[Patch, ...] = (
         make=lambda c: partial(parameter_hooks.deep_copying, c.module_hooks),
         when=When.EVERYTHING,
         absent="copied parameters come into chunks only in their first forward pass",
+    ),
+    Patch(
+        owner="torch.utils",
+        name="swap_tensors",
+        why="torch refuses tensors that have weak references, of which memtide has one for each",
+        make=lambda c: partial(tensor_references.swapping, c.module_hooks.forget_hook),
     ),
     Patch(
         owner="torch.optim.optimizer:Optimizer",
@@ -277,6 +285,21 @@ PATCHES: tuple[Patch, ...] = (
         )
     ),
     # Uses of memory beside training.
+    Patch(
+        owner="torch:UntypedStorage",
+        name="resize_",
+        why="storages over chunks cannot be resized: the tensor leaves its chunk before",
+        make=lambda c: partial(resizing.resizing_storages, c.memory, c.managed_tensors),
+    ),
+    *(
+        Patch(
+            owner="torch:Tensor",
+            name=name,
+            why="as UntypedStorage.resize_",
+            make=lambda c: partial(resizing.resizing_tensors, c.memory),
+        )
+        for name in ("resize_", "resize_as_")
+    ),
     Patch(
         owner="torch.serialization",
         name="_save",
