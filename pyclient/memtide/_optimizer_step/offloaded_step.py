@@ -58,7 +58,7 @@ from memtide._optimizer_step.torch_functional import (
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._telemetry.observer import Observer
 from memtide._util.program_capture import is_captured
-from memtide.errors import ResourceExhausted
+from memtide.errors import MemtideError, ResourceExhausted
 
 # A rank that has nothing in common with others after that many steps goes on like a process that is
 # alone.
@@ -180,7 +180,9 @@ class OffloadedSteps:
             if not self.skipped:
                 print(f"memtide: an optimizer's step is skipped: {error}", file=sys.stderr)
             self.skipped += 1
-        except BaseException:
+        except BaseException as error:
+            if updates and not isinstance(error, MemtideError):
+                self._say_undone()
             self._undo(updates)
             raise
         self._present.undo = Undo()
@@ -208,7 +210,15 @@ class OffloadedSteps:
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
-        if self._present.deferred and not self._has_said_undone:
+        if self._present.deferred:
+            self._say_undone()
+        self._undo(self._present.deferred)
+        self._present.deferred = []
+        self._present.reset()
+
+    def _say_undone(self) -> None:
+        """Says once that a step which the script's own error has ended is undone."""
+        if not self._has_said_undone:
             self._has_said_undone = True
             print(
                 f"memtide: a step of {type(self._present.optimizer).__name__} raised an error, and "
@@ -216,9 +226,6 @@ class OffloadedSteps:
                 "stepped by then, so that results differ from here on (docs/stability.md)",
                 file=sys.stderr,
             )
-        self._undo(self._present.deferred)
-        self._present.deferred = []
-        self._present.reset()
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Writes the tensors' present content: beside training, from the shadow chunks of the next
