@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_client import FakeClient
+from harness import short_directory
 from memtide._activations.budget import Budget
 from memtide._daemon import free_memory, inspection
 from memtide._daemon.free_memory import FreeMemory
@@ -55,10 +56,11 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    made = Node(tmp_path, monkeypatch)
-    yield made
-    made.close()
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    with short_directory() as folder:
+        made = Node(folder, monkeypatch)
+        yield made
+        made.close()
 
 
 def test_a_sixteenth_of_the_machine_and_the_pools_growth_are_left_free(node: Node) -> None:

@@ -110,8 +110,9 @@ def test_a_plan_is_applied_and_the_losses_stay(
     planned = cli.python(*run, script, *_MODEL, "--plan", f"--memory={memory}").check()
     assert f"plan: 2bw, width 1 x depth 2 {shape}" in planned.out
     first = 2 if recomputed else 1
-    assert f"blocks {first} to 4\n" in planned.out
-    assert planned.out.count(f"recompute: {recomputed}\n") == 2
+    # Two ranks write to one pipe, and the end of a line may come behind that of the other's.
+    assert f"blocks {first} to 4" in planned.out
+    assert planned.out.count(f"recompute: {recomputed}") == 2
     assert _losses(planned.out) == _losses(equal.out)
 
 
