@@ -46,7 +46,7 @@ _FILLED_PER_S = 16 * 2**30
 _DAEMON_READING_VALID_S = 0.05
 _SMALL_RISE_BYTES = 4 * 2**20
 # And where no limit is set, as then most scripts come nowhere near.
-_FREE_VALID_S = 0.25
+_FREE_VALID_S = 1.0
 # There, activations are managed once the script has this part of what there is for it.
 _NEAR = 2
 # From this part of the limit on, in percent, the allocator returns freed memory. Until then nothing
