@@ -15,8 +15,8 @@ from memtide.errors import FailedPrecondition
 
 def entered(parent: int, is_in_chunks: Callable[[Any], bool]) -> None:
     """This process was forked from `parent`. It may train what it makes itself, in ordinary memory,
-    and says so at its first step. To use a module whose parameters `is_in_chunks` raises
-    FailedPrecondition, which says what to do. REQUIRES: torch is imported."""
+    and says so at its first step. To use a module with a parameter or a buffer that `is_in_chunks`
+    raises FailedPrecondition, which says what to do. REQUIRES: torch is imported."""
     from torch.nn.modules import module as torch_modules
 
     reason = (

@@ -28,7 +28,8 @@ from memtide._capi.client import Places
 from memtide._memory.address_map import AddressMap, address_of
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_references import TensorReference, reference_to
-from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
+from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.module_parameters import ModuleParameters
 from memtide._torch_hooks.on_gpu.compiled_leases import active_net
 
 Function = Callable[..., Any]

@@ -29,6 +29,7 @@ from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.module_names import ModuleNames
+from memtide._torch_hooks.module_parameters import ManagedParameters, ModuleParameters
 from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._util.program_capture import is_captured
 from memtide._util.step_phase import Step, StepPhase
@@ -37,53 +38,6 @@ _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
 # The rows of arenas of parameters (arenas.py).
 _PARAMETERS, _BUFFERS = 0, 1
-
-
-class ManagedParameters:
-    """The parameters that memtide manages: all, or those that were named."""
-
-    def __init__(self, *, everything: bool) -> None:
-        self._everything = everything
-        self._named: weakref.WeakSet[TensorReference] = weakref.WeakSet()
-
-    def name(self, parameter: torch.Tensor) -> None:
-        """Adds a parameter object, also if its bytes are moved or replaced later."""
-        self._named.add(reference_to(parameter))
-
-    def forget(self, parameter: torch.Tensor) -> None:
-        """Ends `name`: what is moved from now on stays in ordinary memory."""
-        self._named.discard(reference_to(parameter))
-
-    def __contains__(self, parameter: Any) -> bool:
-        return self._everything or (
-            isinstance(parameter, torch.Tensor) and reference_to(parameter) in self._named
-        )
-
-
-class ModuleParameters:
-    """The addresses and places of what a module, or a compiled region, holds, when it was last
-    used."""
-
-    __slots__ = ("addresses", "is_leaf", "name", "parameters", "places", "trained")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.addresses: list[int] = []
-        self.places = Places(())
-        self.trained = False
-        self.parameters: list[TensorReference] = []
-        # Whether it needs no lease dispatch (leaf_modules.py); None: not known yet.
-        self.is_leaf: bool | None = None
-
-    def is_current(self, module: torch.nn.Module) -> bool:
-        """Whether the parameters are still where they were."""
-        return self.addresses == [address_of(t) for t in held_by(module)]
-
-    def has_exactly(self, names: Iterable[str], module: torch.nn.Module) -> bool:
-        """Whether the module has parameters of these names alone, all of torch's own class."""
-        own = module._parameters
-        are_torchs = all(type(p) is torch.nn.Parameter or p is None for p in own.values())
-        return own.keys() == set(names) and are_torchs and not module._buffers
 
 
 class ModuleHooks(StepPhase):
@@ -302,7 +256,8 @@ class ModuleHooks(StepPhase):
         self._device.adopted(tensor)
 
     def adopted(self) -> list[torch.Tensor]:
-        """The parameters that are in chunks, in the order of their adoption."""
+        """The parameters that are in chunks, and what modules hold beside them, in the order of
+        their adoption."""
         # Other threads may adopt, so this is a copy made at once.
         references = [ref() for ref in self._adopted.keyrefs()]
         return [p for ref in references if ref is not None and (p := ref()) is not None]

@@ -39,8 +39,9 @@ from memtide._torch_hooks.block_recording import BlockRecording
 from memtide._torch_hooks.compiled_regions import CompiledRegions
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.host_side import HostSide
-from memtide._torch_hooks.module_hooks import NO_BACKWARD, ManagedParameters, ModuleHooks
+from memtide._torch_hooks.module_hooks import NO_BACKWARD, ModuleHooks
 from memtide._torch_hooks.module_names import ModuleNames
+from memtide._torch_hooks.module_parameters import ManagedParameters
 from memtide._torch_hooks.on_gpu.gpu_side import GpuSide
 from memtide._torch_hooks.patching import patches
 from memtide._torch_hooks.patching.attributes import Attributes

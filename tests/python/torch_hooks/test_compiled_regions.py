@@ -20,7 +20,7 @@ from fake_client import one_chunk_each
 from memtide._memory.adoption import restore
 from memtide._torch_hooks import compiled_regions
 from memtide._torch_hooks import runtime as runtimes
-from memtide._torch_hooks.module_hooks import ModuleParameters
+from memtide._torch_hooks.module_parameters import ModuleParameters
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 

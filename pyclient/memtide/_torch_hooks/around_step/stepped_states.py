@@ -14,7 +14,8 @@ from memtide._memory.chunk_size import Parameter
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.outside import model_bytes
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks.module_hooks import ManagedParameters, ModuleHooks
+from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.module_parameters import ManagedParameters
 from memtide._util.step_phase import Step, StepPhase
 
 

@@ -37,7 +37,8 @@ from memtide._capi.client import Places
 from memtide._memory.device_oom import DeviceOomHandler, is_shortage
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
-from memtide._torch_hooks.module_hooks import ModuleHooks, ModuleParameters
+from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.module_parameters import ModuleParameters
 from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.op_schema import touches_none
 from memtide._util.program_capture import is_captured
