@@ -37,7 +37,7 @@ from memtide._util.step_phase import Step, StepPhase
 _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
 # The rows of arenas of parameters (arenas.py).
-_PARAMETERS, _BUFFERS = 0, 1
+ROWS = _PARAMETERS, _BUFFERS = 0, 1
 
 
 class ModuleHooks(StepPhase):
@@ -261,6 +261,13 @@ class ModuleHooks(StepPhase):
         # Other threads may adopt, so this is a copy made at once.
         references = [ref() for ref in self._adopted.keyrefs()]
         return [p for ref in references if ref is not None and (p := ref()) is not None]
+
+    def adopt_unused(self) -> None:
+        """Adopts what modules hold that have not run: the module around them may use it."""
+        for model in self.models():
+            for module in model.modules():
+                if module not in self._known:
+                    self.look_at(module)
 
     def models(self) -> set[torch.nn.Module]:
         """The models of which modules have run."""

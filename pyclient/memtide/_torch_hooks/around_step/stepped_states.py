@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
+from memtide._memory.compaction import Compaction
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.outside import model_bytes
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.module_hooks import ROWS, ModuleHooks
 from memtide._torch_hooks.module_parameters import ManagedParameters
 from memtide._util.step_phase import Step, StepPhase
 
@@ -33,11 +34,17 @@ class SteppedStates(StepPhase):
         self._managed = managed
         self._module_hooks = module_hooks
         self._observer = observer
+        self._compaction = Compaction(memory)
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
 
     def before_step(self, step: Step) -> None:
+        if step.is_first:
+            self._module_hooks.adopt_unused()
+        if step.is_first or self._compaction.is_due(ROWS):
+            for row in ROWS:
+                self._compaction.move_together(self._module_hooks.adopted(), row)
         if step.is_first:
             self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:
