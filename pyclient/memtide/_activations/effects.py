@@ -3,14 +3,13 @@
 To recompute a block is to run its forward pass again, which would repeat all of them. So a block
 that has effects is not recomputed. They are seen by comparing what a forward pass could change with
 what it was before: buffers, Python's and NumPy's random states, attributes of modules (counters,
-lists), parameters, the inputs, and variables outside that its code names (outside.py).
+lists), parameters and the inputs. Variables outside are compared by outside.py.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,14 +17,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from memtide._activations.outside import variables_of
+from memtide._activations.marks import Unseen, mark
 from memtide._activations.recompute import modules_in
 
-_MOST_ITEMS = 1000
 # A larger buffer has only its version compared, not its content.
 _MOST_BYTES = 1 << 20
-_SCALARS = (type(None), bool, int, float, complex, str, bytes)
-_CONTAINERS = (list, tuple, set, frozenset, deque)
 # Attributes that torch itself keeps in a module, and the script's hooks, which are looked at
 # elsewhere.
 _TORCH_S = frozenset(vars(nn.Module()))
@@ -42,10 +38,13 @@ class State:
         self._parameters = [
             (id(p), p._version) for m in modules for p in m._parameters.values() if p is not None
         ]
-        self._attributes = [
-            {k: _mark(v, 2) for k, v in vars(m).items() if k not in _TORCH_S} for m in modules
-        ]
-        self._variables = {key: _mark(v, 2) for key, v in variables_of(modules)}
+        self._unseen: str | None = None
+        try:
+            self._attributes = [
+                {k: mark(v, 2) for k, v in vars(m).items() if k not in _TORCH_S} for m in modules
+            ]
+        except Unseen as unseen:
+            self._unseen = str(unseen)
         self._random = random.getstate()
         numpy: Any = sys.modules.get("numpy")
         self._numpy = repr(numpy.random.get_state()) if hasattr(numpy, "random") else None
@@ -62,10 +61,10 @@ class State:
             return "it draws from Python's random generator"
         if self._numpy != after._numpy:
             return "it draws from NumPy's random generator"
+        if self._unseen is not None or after._unseen is not None:
+            return self._unseen or after._unseen
         if self._attributes != after._attributes:
             return "it changes attributes of modules"
-        if self._variables != after._variables:
-            return "it changes variables outside of its modules"
         return None
 
 
@@ -86,26 +85,3 @@ def _bits(buffer: torch.Tensor) -> Any:
         flat = buffer.detach().contiguous().reshape(-1)
         content = flat.view(torch.uint8).cpu().numpy().tobytes()
     return id(buffer), buffer._version, content
-
-
-def _mark(value: Any, depth: int) -> Any:
-    """Something that differs, with great probability, after the value has changed."""
-    if isinstance(value, _SCALARS):
-        return repr(value)  # Also of NaN, which does not equal itself.
-    if isinstance(value, torch.Tensor):
-        return id(value), None if value.is_inference() else value._version
-    if isinstance(value, torch.Generator):
-        return bytes(value.get_state().numpy())
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if hasattr(value, "bit_generator"):  # One of NumPy's.
-        return repr(value.bit_generator.state)
-    if depth and isinstance(value, _CONTAINERS):
-        items = [_mark(item, depth - 1) for item, _ in zip(value, range(_MOST_ITEMS), strict=False)]
-        return id(value), len(value), items
-    if depth and isinstance(value, dict):
-        pairs = [pair for pair, _ in zip(value.items(), range(_MOST_ITEMS), strict=False)]
-        return id(value), len(value), [(id(k), _mark(v, depth - 1)) for k, v in pairs]
-    if depth and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
-        return id(value), _mark(vars(value), depth - 1)
-    return id(value)

@@ -1,72 +1,140 @@
-"""Variables outside of modules that their forward passes may change: those that their code names.
+"""Variables outside of modules that a forward pass may change: those that the code it runs names.
 
 A forward pass may count its calls in a global variable, append to a list that its closure has, or
-draw from a generator of the script's own. Which ones it can reach is read from its byte code: the
-globals and closures of its functions, and of the functions that these name. Torch's own functions
-and Python's change nothing of the script's by themselves, so they are not looked into.
+draw from a generator of the script's own. So each function that runs in it is looked at when it
+first begins: the globals, closure, defaults and class that its byte code names are compared with
+what they are afterwards. Torch's own functions and Python's change nothing of the script's by
+themselves, so they are not looked into.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 import inspect
 import sys
 import types
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
-_MOST_FUNCTIONS = 200  # The nearest: a library may have thousands.
+from memtide._activations.marks import Unseen, mark
+
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
-# The namespace, by its address, and the name in it.
-Key = tuple[int, str]
+_ANY_NAME = frozenset(("getattr", "globals", "vars"))
+_CHANGED = "it changes variables outside of its modules"
 
 
-def variables_of(modules: Sequence[nn.Module]) -> Iterator[tuple[Key, Any]]:
-    """The variables outside that the code of these modules names, with their present values."""
-    waiting = deque(_functions_of(modules))
-    seen: set[types.FunctionType] = set()
-    while waiting and len(seen) < _MOST_FUNCTIONS:
-        function = waiting.popleft()
-        if function in seen or _is_library_s(function.__module__):
-            continue
-        seen.add(function)
-        for key, value in _named_by(function):
-            value = value.__func__ if isinstance(value, types.MethodType) else value
-            if isinstance(value, types.FunctionType):
-                waiting.append(value)
-            elif not isinstance(value, type | types.ModuleType | nn.Module):
-                yield key, value
+class OutsideVariables:
+    """The variables that the functions of one forward pass name. Used by one thread."""
 
+    def __init__(self) -> None:
+        self._codes: set[types.CodeType] = set()
+        self._classes: set[type] = set()
+        self._places: dict[tuple[int, str], tuple[Mapping[str, Any], Any]] = {}  # With the mark.
+        self._objects: dict[int, tuple[Any, Any]] = {}
+        self._reason: str | None = None
 
-def _functions_of(modules: Sequence[nn.Module]) -> Iterator[types.FunctionType]:
-    """The methods of the modules' classes, and functions in attributes of theirs."""
-    classes = dict.fromkeys(kind for module in modules for kind in type(module).__mro__)
-    members = [member for kind in classes for member in vars(kind).values()]
-    members += [value for module in modules for value in vars(module).values()]
-    for member in members:
-        member = getattr(member, "fget", getattr(member, "__func__", member))
-        if isinstance(member, types.FunctionType):
-            yield member
-
-
-def _named_by(function: types.FunctionType) -> Iterator[tuple[Key, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    for name, cell in cells:
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches the functions that this thread runs in the block."""
+        if sys.getprofile() is not None:
+            self._reason = "a profiler watches it"
+            yield
+            return
+        sys.setprofile(self._see)
         try:
-            yield (id(cell), name), cell.cell_contents
-        except ValueError:  # Nothing is in it yet.
-            continue
-    names = set(_names_in(function.__code__))
-    spaces = [function.__globals__]
-    for name in names & function.__globals__.keys():
-        value = function.__globals__[name]
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def reason(self) -> str | None:
+        """Why the forward pass, which has ended, is not to run again."""
+        if self._reason is not None:
+            return self._reason
+        try:
+            places = all(
+                mark(space.get(key[1]), 2) == was for key, (space, was) in self._places.items()
+            )
+            same = places and all(mark(value, 2) == was for value, was in self._objects.values())
+        except Unseen as unseen:
+            return str(unseen)
+        return None if same else _CHANGED
+
+    def _see(self, frame: types.FrameType, event: str, called: Any) -> None:
+        if event == "call" and frame.f_code in self._codes:
+            return
+        if event not in ("call", "c_call") or _is_library_s(frame.f_globals.get("__name__")):
+            return
+        if event == "call":
+            self._codes.add(frame.f_code)
+            self._try(lambda: self._look_at(frame))
+        elif called is print:
+            self._reason = self._reason or "it prints"
+        else:
+            self._try(lambda: Unseen.check(getattr(called, "__self__", None)))
+
+    def _try(self, look: Callable[[], None]) -> None:
+        if self._reason is None:
+            try:
+                look()
+            except Unseen as unseen:
+                self._reason = str(unseen)
+
+    def _look_at(self, frame: types.FrameType) -> None:
+        code, names = frame.f_code, set(_names_in(frame.f_code))
+        for space, wanted in _spaces(frame.f_globals, names):
+            for name in wanted & space.keys():
+                self._place(space, name)
+        for name in code.co_freevars:
+            if name in frame.f_locals:
+                self._object(frame.f_locals[name])
+        if any(_rebinds_outside(code, each) for each in dis.get_instructions(code)):
+            self._reason = _CHANGED
+        function = frame.f_globals.get(code.co_name)
+        if isinstance(function, types.FunctionType):
+            for value in (function.__defaults__, function.__kwdefaults__, vars(function)):
+                self._object(value)
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        self._class(first if isinstance(first, type) else type(first))
+
+    def _place(self, space: Mapping[str, Any], name: str) -> None:
+        value = space[name]
+        if isinstance(value, type):
+            self._class(value)
+        elif not isinstance(value, types.ModuleType | types.FunctionType | nn.Module):
+            self._places.setdefault((id(space), name), (space, mark(value, 2)))
+
+    def _class(self, kind: type) -> None:
+        if kind not in self._classes and not _is_library_s(kind.__module__):
+            self._classes.add(kind)
+            for name, value in vars(kind).items():
+                if not callable(value) and not name.startswith("__"):
+                    self._place(vars(kind), name)
+
+    def _object(self, value: Any) -> None:
+        if not isinstance(value, type | types.FunctionType | types.ModuleType | nn.Module):
+            self._objects.setdefault(id(value), (value, mark(value, 2)))
+
+
+def _rebinds_outside(code: types.CodeType, instruction: dis.Instruction) -> bool:
+    """Whether an instruction gives a global, or a variable of the closure, another value."""
+    if instruction.opname == "STORE_DEREF":
+        return instruction.argval in code.co_freevars
+    return instruction.opname == "STORE_GLOBAL"
+
+
+def _spaces(
+    own: Mapping[str, Any], names: set[str]
+) -> Iterator[tuple[Mapping[str, Any], set[str]]]:
+    """The namespaces that a function uses, each with the names that it may use there."""
+    yield own, names
+    for name in names & own.keys():
+        value = own[name]
         if isinstance(value, types.ModuleType) and not _is_library_s(value.__name__):
-            spaces.append(vars(value))
-    for space in spaces:
-        for name in names & space.keys():
-            yield (id(space), name), space[name]
+            yield vars(value), set(vars(value)) if names & _ANY_NAME else names
 
 
 def _names_in(code: types.CodeType) -> Iterable[str]:
@@ -77,5 +145,6 @@ def _names_in(code: types.CodeType) -> Iterable[str]:
             yield from _names_in(constant)
 
 
+@functools.cache
 def _is_library_s(module: str | None) -> bool:
     return (module or "").partition(".")[0] in _NOT_SCRIPTS

@@ -14,6 +14,7 @@ checkpoint cannot give one twice in a pass. Its input must still be what it was.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ from memtide._activations import dear_results, effects, script_choices
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
 from memtide._activations.effects import State
+from memtide._activations.outside import OutsideVariables
 from memtide._activations.random_states import RandomStates
 from memtide._activations.recompute import Replacer, devices_of, reason_against_call
 from memtide._activations.two_runs import FirstRun, SecondRun, same_bits
@@ -83,6 +85,7 @@ class Rehearsal:
         self._make_room = make_room
         self._notes: weakref.WeakKeyDictionary[nn.Module, _Notes] = weakref.WeakKeyDictionary()
         self._running: _Notes | None = None
+        self._has_said_so = False
 
     def open(self, blocks: Iterable[nn.Module]) -> None:
         """Begins, before an iteration's first forward pass."""
@@ -166,7 +169,8 @@ class Rehearsal:
         before, random = State(block, tensors), RandomStates(device)
         again = arguments.given(tensors)  # Before the block changes its containers.
         first, chosen_before = FirstRun(notes.refuse), script_choices.entered_by_tensor()
-        with _Watching() as watching, first.recorded():
+        outside = OutsideVariables()
+        with _Watching() as watching, first.recorded(), outside.watched():
             output = run(*call[0], **call[1])
         notes.result.input_bytes = bytes_of(tensors)
         notes.result.dear_bytes = watching.dear_bytes
@@ -175,7 +179,8 @@ class Rehearsal:
             first.count(tensor)
         notes.result.saved_bytes = first.bytes
         after, random_after = State(block, tensors), RandomStates(device)
-        reason = before.change_to(after) or _reason_against_output(output, tensors)
+        reason = before.change_to(after) or outside.reason()
+        reason = reason or _reason_against_output(output, tensors)
         if notes.uses is not None:
             reason = f"the script has {notes.uses} in it"
         if script_choices.entered_by_tensor() != chosen_before:
@@ -185,7 +190,7 @@ class Rehearsal:
         if reason is None:
             random.restore()
             self._make_room(first.bytes)
-            reason = self._run_again(notes, run, again, first, output)
+            reason = self._run_again(notes, block, run, again, first, output)
             reason = reason or after.change_to(State(block, tensors))
             if reason is None and RandomStates(device) != random_after:
                 reason = "it draws another number of random numbers each time"
@@ -198,7 +203,13 @@ class Rehearsal:
         return output
 
     def _run_again(
-        self, notes: _Notes, run: Function, call: Any, first: FirstRun, output: Any
+        self,
+        notes: _Notes,
+        block: nn.Module,
+        run: Function,
+        call: Any,
+        first: FirstRun,
+        output: Any,
     ) -> str | None:
         synchronize = _synchronizing(tensors_in(output))
         second = SecondRun(first, synchronize)
@@ -214,8 +225,20 @@ class Rehearsal:
         # It is of the first run, which may have been slower.
         notes.result.dear_s = min(notes.result.dear_s, notes.result.forward_s)
         if not _all_same(tensors_in(output), tensors_in(again)):
+            self._say_that_it_ran_twice(block)
             return "its output differs if it runs again"
         return second.reason()
+
+    def _say_that_it_ran_twice(self, block: nn.Module) -> None:
+        if not self._has_said_so:
+            self._has_said_so = True
+            print(
+                f"memtide: {type(block).__name__} gave other results when it ran twice, to see "
+                "whether it can be recomputed. If it keeps a state that memtide does not see, "
+                "results differ from plain torch's from here on; with activations='keep' for it "
+                "(docs/activations.md) it runs once.",
+                file=sys.stderr,
+            )
 
 
 class _Watching(TorchDispatchMode):

@@ -223,26 +223,38 @@ def test_batch_normalization_in_training_is_left_alone(rehearsal: Rehearsal) -> 
     assert block.norm.num_batches_tracked == 1
 
 
-def test_a_block_that_differs_each_time_is_left_alone(rehearsal: Rehearsal) -> None:
-    numbers = iter(range(100))
+def deep(value: Any) -> Any:
+    """The value where effects are not looked for."""
+    return SimpleNamespace(holder=SimpleNamespace(value=value))
+
+
+def test_a_block_that_differs_each_time_is_left_alone_and_the_run_says_so(
+    rehearsal: Rehearsal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = deep(iter(range(100)))
 
     def output(block: Block, value: torch.Tensor) -> torch.Tensor:
-        return block.linear(value) * next(numbers)
+        return block.linear(value) * next(numbers.holder.value)
 
     block = Block(output)
     rehearsal.open([block])
     block(torch.ones(3, _WIDTH))
     assert "differs" in (rehearsal.close()[block].reason or "")
+    assert "Block gave other results when it ran twice" in capsys.readouterr().err
 
 
 def test_a_block_that_saves_something_else_each_time_is_left_alone(rehearsal: Rehearsal) -> None:
-    numbers = iter(range(1, 100))
+    numbers = deep(iter(range(1, 100)))
 
     def saves(block: Block, value: torch.Tensor) -> torch.Tensor:
-        return block.linear(value) * torch.full((3, 1), next(numbers)).sign().mul(next(numbers))
+        return block.linear(value) * torch.full((3, 1), next(numbers.holder.value)).sign().mul(
+            next(numbers.holder.value)
+        )
 
     def saves_signs(block: Block, value: torch.Tensor) -> torch.Tensor:
-        return (block.linear(value) * torch.full((3, 1), float(next(numbers)))).clamp(0, 0)
+        return (block.linear(value) * torch.full((3, 1), float(next(numbers.holder.value)))).clamp(
+            0, 0
+        )
 
     for function in (saves, saves_signs):
         block = Block(function)
@@ -270,11 +282,11 @@ def test_the_second_run_keeps_nothing_that_autograd_would_save(rehearsal: Rehear
 
 
 def test_what_the_first_run_saved_is_compared_where_it_is_now(rehearsal: Rehearsal) -> None:
-    packs: list[torch.Tensor] = []
+    packs: Any = deep([])
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        packs.append(tensor.detach().clone())
-        return packs[-1]
+        packs.holder.value.append(tensor.detach().clone())
+        return packs.holder.value[-1]
 
     moved.__module__ = "memtide.testing"  # Hooks of a script's own keep a block from a rehearsal.
     for wrong, reason in ((False, None), (True, "differs")):

@@ -134,3 +134,27 @@ def _train_with_the_nodes_daemon(
     result = folder / "result"
     ours = cli.python("-c", ENTER, cgroup.path, *run, *launch, RESULT=result, **_SMALL).check()
     assert ours.err.count("leaves for chunks where memory is short") == _RANKS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "ranks", "limit_mib"),
+    [("compiled", 0, 800), ("generating", 0, 700), ("sharded", 2, 1400)],
+)
+def test_compiled_generating_and_sharded_scripts_need_no_flag_either(
+    how: str, ranks: int, limit_mib: int, cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
+) -> None:
+    plain = reference_runs.result(_SCRIPT, ranks=ranks, HOW=how, **_SMALL)
+    launch = ("torchrun", f"--nproc-per-node={ranks}") if ranks else ()
+    run = ("-m", "memtide", "run", f"--ssd-dir={tmp_path / 'ssd'}", *launch, _SCRIPT)
+    ours = tmp_path / "result"
+    try:
+        with limited_cgroup(limit_mib * 2**20) as cgroup:
+            more = {"RESULT": ours, "HOW": how, "OMP_NUM_THREADS": 1, **_SMALL}
+            cli.python("-c", ENTER, cgroup.path, *run, **more).check()
+    except NoCgroup as reason:
+        pytest.skip(str(reason))
+    for rank in map(str, range(ranks)) if ranks else ("",):
+        results = [path.with_name(path.name + rank) for path in (ours, plain)]
+        ours_text, plain_text = (path.read_text(encoding="utf-8") for path in results)
+        assert ours_text == plain_text

@@ -1,16 +1,26 @@
 """A GPT whose activations are most of what it needs. BLOCKS, BATCH and STEPS are in the
-environment: each block keeps some 17 MiB of activations a sequence."""
+environment: each block keeps some 17 MiB of activations a sequence. HOW is one of
+
+- "plain": nothing else; so it is without HOW.
+- "compiled": the script compiles each block.
+- "generating": between steps, the model generates words, with caches that grow.
+- "sharded": `fully_shard`, in ranks that a launcher starts; each writes its own result.
+"""
 
 from __future__ import annotations
 
 import os
 
 import torch
-from common import finish
+import torch.distributed as dist
+from common import finish, leave
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 WIDTH, HEADS, LENGTH, WORDS = 256, 4, 512, 256
+GENERATED = 16
 blocks, batch, steps = (int(os.environ[name]) for name in ("BLOCKS", "BATCH", "STEPS"))
+how = os.environ.get("HOW", "plain")
 
 
 class Block(nn.Module):
@@ -18,6 +28,7 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.cache: tuple[torch.Tensor, ...] = ()  # Keys and values of what is generated.
         self.before_attention, self.before_perceptron = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention = nn.Linear(WIDTH, 3 * WIDTH)
         self.projection = nn.Linear(WIDTH, WIDTH)
@@ -26,18 +37,45 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        shape = (x.shape[0], LENGTH, 3, HEADS, WIDTH // HEADS)
+        shape = (*x.shape[:2], 3, HEADS, WIDTH // HEADS)
         parts = self.attention(self.before_attention(x)).view(shape).permute(2, 0, 3, 1, 4)
         query, key, value = parts.unbind()
-        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.cache:
+            key, value = (torch.cat(both, 2) for both in zip(self.cache, (key, value), strict=True))
+        if not self.training:
+            self.cache = (key, value)
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=query.shape[2] > 1
+        )
         x = x + self.projection(attended.transpose(1, 2).reshape(x.shape))
         return x + self.perceptron(self.before_perceptron(x))
 
 
+def generate(model: nn.Sequential) -> int:
+    """Generates words, and returns their sum."""
+    model.eval()
+    words = torch.randint(WORDS, (4 * batch, LENGTH // 4))
+    total = 0
+    with torch.no_grad():
+        for _ in range(GENERATED):
+            words = model(words)[:, -1:].argmax(-1)
+            total += int(words.sum())
+    for module in model.train():
+        module.cache = ()
+    return total
+
+
+if how == "sharded":
+    dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(
     nn.Embedding(WORDS, WIDTH), *(Block() for _ in range(blocks)), nn.Linear(WIDTH, WORDS)
 )
+for block in model[1:-1]:
+    if how == "compiled":
+        block.compile()
+    elif how == "sharded":
+        fully_shard(block)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
 for _ in range(steps):
@@ -48,4 +86,12 @@ for _ in range(steps):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-finish(losses, model)
+    if how == "generating":
+        losses.append(generate(model))
+if how == "sharded":
+    os.environ["RESULT"] += os.environ["RANK"]
+    finish(losses)
+    del model, optimizer, block, logits, loss
+    leave()
+else:
+    finish(losses, model)

@@ -92,9 +92,9 @@ def check(how: str, build: Callable[[], nn.Module], step: Step, alone: str = "")
     assert all(map(same_bits, ours.results, plain.results))
     assert ours.moved_bytes
     if how == "recompute" and alone:
-        assert ours.recomputed == 0 and list(ours.reasons or {}) == [alone]
+        assert (ours.recomputed, list(ours.reasons or {})) == (0, [alone])
     elif how == "recompute":
-        assert ours.recomputed and not ours.reasons
+        assert ours.recomputed and not ours.reasons, ours.reasons
 
 
 def _results(model: nn.Module, step: Step) -> list[torch.Tensor]:
