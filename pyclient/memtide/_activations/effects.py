@@ -17,14 +17,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from memtide._activations.marks import Unseen, mark
+from memtide._activations.marks import Unseen, attributes_of, mark
 from memtide._activations.recompute import modules_in
 
 # A larger buffer has only its version compared, not its content.
 _MOST_BYTES = 1 << 20
-# Attributes that torch itself keeps in a module, and the script's hooks, which are looked at
-# elsewhere.
-_TORCH_S = frozenset(vars(nn.Module()))
 
 
 class State:
@@ -41,7 +38,8 @@ class State:
         self._unseen: str | None = None
         try:
             self._attributes = [
-                {k: mark(v, 2) for k, v in vars(m).items() if k not in _TORCH_S} for m in modules
+                {name: mark(value, 2) for name, value in attributes_of(module).items()}
+                for module in modules
             ]
         except Unseen as unseen:
             self._unseen = str(unseen)

@@ -9,6 +9,7 @@ import types
 import zlib
 from array import array
 from collections import deque
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,9 @@ _MOST_ITEMS = 1000
 _MOST_BYTES = 64 * 2**20
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
+# Attributes that torch itself keeps in a module, and the script's hooks, which are looked at
+# elsewhere.
+_TORCH_S = frozenset(vars(nn.Module()))
 
 
 class Unseen(Exception):
@@ -53,7 +57,13 @@ def mark(value: Any, depth: int) -> Any:
         if isinstance(value, numpy.ndarray):
             return _mark_of_array(value)
     if isinstance(value, partial):
-        return id(value), mark([value.func, *value.args, value.keywords], depth)
+        return id(value), [mark(each, depth) for each in (value.func, value.args, value.keywords)]
+    if isinstance(value, ContextVar):
+        return mark(value.get(None), depth)
+    if depth and isinstance(value, nn.Module):
+        buffers = [(id(b), b._version) for b in value._buffers.values() if b is not None]
+        attributes = {name: mark(each, depth - 1) for name, each in attributes_of(value).items()}
+        return id(value), buffers, attributes
     Unseen.check(value)
     if depth and isinstance(value, _CONTAINERS):
         items = [mark(item, depth - 1) for item, _ in zip(value, range(_MOST_ITEMS), strict=False)]
@@ -61,9 +71,14 @@ def mark(value: Any, depth: int) -> Any:
     if depth and isinstance(value, dict | types.MappingProxyType):
         pairs = [pair for pair, _ in zip(value.items(), range(_MOST_ITEMS), strict=False)]
         return id(value), len(value), [(id(k), mark(v, depth - 1)) for k, v in pairs]
-    if depth and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
+    if depth and hasattr(value, "__dict__") and not isinstance(value, type):
         return id(value), mark(vars(value), depth - 1)
     return id(value)
+
+
+def attributes_of(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that are not torch's, of this moment."""
+    return {name: value for name, value in vars(module).items() if name not in _TORCH_S}
 
 
 def _mark_of_array(value: Any) -> Any:

@@ -18,8 +18,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import nn
-
 from memtide._activations.marks import Unseen, mark
 
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
@@ -66,8 +64,11 @@ class OutsideVariables:
     def _see(self, frame: types.FrameType, event: str, called: Any) -> None:
         if event == "call" and frame.f_code in self._codes:
             return
-        if event not in ("call", "c_call") or _is_library_s(frame.f_globals.get("__name__")):
+        space = frame.f_globals
+        if event not in ("call", "c_call") or _is_library_s(space.get("__name__")):
             return
+        if getattr(space.get("__spec__"), "_initializing", False):
+            return  # The module is imported, once.
         if event == "call":
             self._codes.add(frame.f_code)
             self._try(lambda: self._look_at(frame))
@@ -104,7 +105,7 @@ class OutsideVariables:
         value = space[name]
         if isinstance(value, type):
             self._class(value)
-        elif not isinstance(value, types.ModuleType | types.FunctionType | nn.Module):
+        elif not isinstance(value, types.ModuleType | types.FunctionType):
             self._places.setdefault((id(space), name), (space, mark(value, 2)))
 
     def _class(self, kind: type) -> None:
@@ -115,7 +116,7 @@ class OutsideVariables:
                     self._place(vars(kind), name)
 
     def _object(self, value: Any) -> None:
-        if not isinstance(value, type | types.FunctionType | types.ModuleType | nn.Module):
+        if not isinstance(value, type | types.FunctionType | types.ModuleType):
             self._objects.setdefault(id(value), (value, mark(value, 2)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import functools
 import io
 import itertools
@@ -120,6 +121,31 @@ def draws_from_one_of_numpy() -> Callable[..., torch.Tensor]:
     return lambda block, value: (block.linear(value) * generator.random()).exp().tanh()
 
 
+def counts_in_a_context() -> Callable[..., torch.Tensor]:
+    _calls.set(0)
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        _calls.set(_calls.get() + 1)
+        return (block.linear(value) * (1 + _calls.get() % 3)).exp().tanh()
+
+    return function
+
+
+_calls = contextvars.ContextVar("calls", default=0)
+
+
+def counts_in_another_module() -> Callable[..., torch.Tensor]:
+    around = nn.Module()
+    around.calls = 0
+    held = [around]  # So that torch does not take it for a part of the block.
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        held[0].calls += 1
+        return (block.linear(value) * (1 + held[0].calls % 3)).exp().tanh()
+
+    return function
+
+
 def counts_with_an_iterator() -> Callable[..., torch.Tensor]:
     numbers = itertools.count()
     return lambda block, value: (block.linear(value) * (1 + next(numbers) % 3)).exp().tanh()
@@ -200,6 +226,8 @@ EFFECTS = [
     counts_in_an_array_of_numpy,
     counts_in_a_default,
     counts_in_a_class,
+    counts_in_a_context,
+    counts_in_another_module,
 ]
 UNSEEN = [
     counts_with_an_iterator,
