@@ -165,9 +165,11 @@ void Calls::Expedite(const Chunk& chunk) {
   core_.Emit(AwaitTransfer{flight->transfer});
 }
 
-void Calls::WaitForAdmission(Waiter& waiter, const Verdict& verdict) {
-  MEMTIDE_CHECK(verdict.admission == Admission::kNoRoom ||
-                verdict.admission == Admission::kConflict);
+void Calls::WaitOrFail(Waiter& waiter, const Verdict& verdict) {
+  // Device memory may fail after the call was checked, such as between two parts of an offer.
+  if (verdict.admission == Admission::kTorn)
+    return Fail(waiter, Lost(core_.chunks, waiter.chunks[verdict.chunk]));
+  MEMTIDE_CHECK(verdict.admission != Admission::kAdmitted);
   waiter.job->waiting.Add(waiter, verdict.chunk, verdict.reason());
   RevokeLeases(waiter);
 }

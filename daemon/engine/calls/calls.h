@@ -105,8 +105,9 @@ class Calls {
   bool Fits(const Waiter& waiter, uint32_t pins) const;
   bool MayFit(const Waiter& waiter) const;
   Verdict TryAdmit(Waiter& waiter, bool may_take_room);
-  // The call waits until it is admitted or answered; leases in its way are revoked.
-  void WaitForAdmission(Waiter& waiter, const Verdict& verdict);
+  // The call, which is not admitted, waits until it is or is answered, and leases in its way are
+  // revoked. It fails at once if a chunk that it reads is lost.
+  void WaitOrFail(Waiter& waiter, const Verdict& verdict);
   absl::Status WhyLate(const WaitingCall& call, const std::string& what, absl::Status late);
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
   void Expedite(const Chunk& chunk);

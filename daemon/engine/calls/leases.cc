@@ -71,7 +71,7 @@ void Calls::Wait(Session& session, const FetchCall& event, std::vector<ChunkInde
                             ? absl::AbortedError("another session holds a lease that excludes this")
                             : absl::UnavailableError("not every chunk is there now"));
   }
-  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
+  if (!waiter.admitted) WaitOrFail(waiter, verdict);
 }
 
 void Calls::Leave(Waiter& waiter) {

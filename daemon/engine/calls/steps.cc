@@ -28,7 +28,7 @@ void Calls::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
   // If the calling session ends while the part waits, the part fails; once it runs, it goes on.
   const Verdict verdict = Enter(session, std::move(made), deadline);
   if (waiter.admitted && waiter.missing == 0) return Proceed(waiter);
-  if (!waiter.admitted) WaitForAdmission(waiter, verdict);
+  if (!waiter.admitted) WaitOrFail(waiter, verdict);
 }
 
 void Calls::Proceed(Waiter& waiter, const RunStep& then) {

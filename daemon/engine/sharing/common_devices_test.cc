@@ -88,5 +88,31 @@ TEST_F(CommonDeviceTest, WithoutAHomeAWriterIsToldWhatToEnlarge) {
   EXPECT_EQ(At(Lease(a_, 0, Access::kRead)), FrozenValues(1));
 }
 
+// The offer has looked at the chunk before, and does so again for its next part.
+TEST(OfferAtAFailingDeviceTest, AChunkWhoseMemoryFailsMeanwhileIsLost) {
+  constexpr Bytes kChunk = EngineByteHarness::kChunk;
+  EngineOptions options{{kChunk * 8}, kChunk * 4, kChunk * 64, Limits()};
+  options.device_kinds = {MemoryKind::kCudaDescriptor};
+  EngineByteHarness node(options);
+  FrozenScript script(&node, /*count=*/4, /*first=*/1);
+  for (const ChunkId chunk : script.chunks()) {
+    ASSERT_TRUE(node.Fetch(script.session(), chunk, Tier::kDevice, Access::kWrite).status.ok());
+    node.Release(script.session(), chunk);
+  }
+  const CallId offer = script.Ask();
+  const size_t first_part = node.in_flight();
+  ASSERT_LT(first_part, 4u);
+  const EvictCall evict{node.Call(), script.session(), Tier::kHost, {script.chunks()[3]}};
+  node.Post(evict);
+  ASSERT_EQ(node.in_flight(), first_part + 1);
+  for (size_t i = 0; i < first_part; ++i) node.FinishOne();
+  node.FinishOne(absl::DataLossError("ECC"));
+  EXPECT_TRUE(absl::IsDataLoss(node.ReplyTo(evict.call).status));
+  node.FinishUntilAnswered(offer);
+  EXPECT_TRUE(absl::IsDataLoss(node.ReplyTo(offer).status)) << node.ReplyTo(offer).status;
+  const Reply read = node.Fetch(script.session(), script.chunks()[3], Tier::kHost, Access::kRead);
+  EXPECT_TRUE(absl::IsDataLoss(read.status)) << read.status;
+}
+
 }  // namespace
 }  // namespace memtide
