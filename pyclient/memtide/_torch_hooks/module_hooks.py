@@ -66,6 +66,8 @@ class ModuleHooks(StepPhase):
         # The adopted parameters in their order, each with its gradient hook if it is trained.
         self._adopted: weakref.WeakKeyDictionary[TensorReference, Any] = weakref.WeakKeyDictionary()
         self._forward = threading.local()
+        # The threads that have run modules.
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
         self._stepped = False
@@ -269,6 +271,11 @@ class ModuleHooks(StepPhase):
                 if module not in self._known:
                     self.look_at(module)
 
+    def is_only_thread(self) -> bool:
+        """Whether the calling thread alone has run modules, of all threads that live."""
+        this = threading.current_thread()
+        return all(thread is this or not thread.is_alive() for thread in list(self._threads))
+
     def models(self) -> set[torch.nn.Module]:
         """The models of which modules have run."""
         return {self._names.root_of(module) for module in list(self._known)}
@@ -360,6 +367,7 @@ class ModuleHooks(StepPhase):
         stack: list[tuple[torch.nn.Module, Lease]] | None = getattr(self._forward, "stack", None)
         if stack is None:
             stack = self._forward.stack = []
+            self._threads.add(threading.current_thread())
         return stack
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,31 @@ def test_what_weights_leave_that_are_replaced_later_is_moved_at_the_next_step(
     runtime.memory.pressure.trim_all()
     assert parameter_chunks(runtime) > BLOCKS // 4
     step(model, optimizer)
+    assert parameter_chunks(runtime) == BLOCKS // 4
+
+
+def test_nothing_is_moved_while_another_thread_may_use_it(runtime: Runtime) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Block() for _ in range(BLOCKS)))
+    without_wide_weights(model)
+    has_run, ends = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        model(torch.ones(2, WIDTH))
+        has_run.set()
+        ends.wait()
+
+    other = threading.Thread(target=evaluate)
+    other.start()
+    has_run.wait()
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    try:
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    finally:
+        ends.set()
+        other.join()
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert parameter_chunks(runtime) == BLOCKS // 4
 
 

@@ -43,8 +43,7 @@ class SteppedStates(StepPhase):
         if step.is_first:
             self._module_hooks.adopt_unused()
         if step.is_first or self._compaction.is_due(ROWS):
-            for row in ROWS:
-                self._compaction.move_together(self._module_hooks.adopted(), row)
+            self._compact()
         if step.is_first:
             self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:
@@ -60,6 +59,11 @@ class SteppedStates(StepPhase):
         if step.is_first:
             self.parameters = self._list(born=True)
             self._observer.count_model(model_bytes(self._memory, self._module_hooks.models()))
+
+    def _compact(self) -> None:
+        if self._module_hooks.is_only_thread():  # Another one may use a parameter now.
+            for row in ROWS:
+                self._compaction.move_together(self._module_hooks.adopted(), row)
 
     def _adopt_replaced(self, optimizer: Optimizer) -> None:
         """Moves parameters into chunks that the script has put into the optimizer's groups since:
