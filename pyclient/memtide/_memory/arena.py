@@ -18,7 +18,7 @@ import contextlib
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -231,38 +231,6 @@ class Arena:
             if not self.live_bytes:
                 self._origins.clear()
             return freed
-
-    @contextlib.contextmanager
-    def emptying(self, most_live: float) -> Iterator[set[int]]:
-        """The places of the chunks of which at most this share is live. In the block, their free
-        bytes are given to no new span; then the chunks that are empty by now are freed."""
-        with self._lock:
-            self.trim()
-            free = Counter[int]()
-            for place, start, end in self._free_by_place():
-                free[place] += end - start
-            least_free = (1 - most_live) * self._chunk_bytes
-            withdrawn = [part for part in self._free_by_place() if free[part[0]] >= least_free]
-            for _, start, end in withdrawn:
-                self._free.remove(start, end)
-        try:
-            yield {place for place, _, _ in withdrawn}
-        finally:
-            with self._lock:
-                for _, start, end in withdrawn:
-                    self._free.add(start, end)
-                self.trim()
-
-    def _free_by_place(self) -> list[tuple[int, int, int]]:
-        """Each free interval within one chunk, behind the place of that."""
-        parts = []
-        for start, end in self._free:
-            while start < end:
-                place = (start - self._base) // self._chunk_bytes
-                chunk_end = self._base + (place + 1) * self._chunk_bytes
-                parts.append((place, start, min(end, chunk_end)))
-                start = chunk_end
-        return parts
 
     def close(self) -> None:
         """Frees all chunks without a live span."""

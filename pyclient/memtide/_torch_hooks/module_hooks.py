@@ -37,7 +37,7 @@ from memtide._util.step_phase import Step, StepPhase
 _BACKWARD_DEPTH = 2
 NO_BACKWARD = -1
 # The rows of arenas of parameters (arenas.py).
-ROWS = _PARAMETERS, _BUFFERS = 0, 1
+_PARAMETERS, _BUFFERS = 0, 1
 
 
 class ModuleHooks(StepPhase):
@@ -66,8 +66,6 @@ class ModuleHooks(StepPhase):
         # The adopted parameters in their order, each with its gradient hook if it is trained.
         self._adopted: weakref.WeakKeyDictionary[TensorReference, Any] = weakref.WeakKeyDictionary()
         self._forward = threading.local()
-        # The threads that have run modules.
-        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._backward: deque[list[Lease]] = deque()
         self._ends_awaited = False
         self._stepped = False
@@ -264,18 +262,6 @@ class ModuleHooks(StepPhase):
         references = [ref() for ref in self._adopted.keyrefs()]
         return [p for ref in references if ref is not None and (p := ref()) is not None]
 
-    def adopt_unused(self) -> None:
-        """Adopts what modules hold that have not run: the module around them may use it."""
-        for model in self.models():
-            for module in model.modules():
-                if module not in self._known:
-                    self.look_at(module)
-
-    def is_only_thread(self) -> bool:
-        """Whether the calling thread alone has run modules, of all threads that live."""
-        this = threading.current_thread()
-        return all(thread is this or not thread.is_alive() for thread in list(self._threads))
-
     def models(self) -> set[torch.nn.Module]:
         """The models of which modules have run."""
         return {self._names.root_of(module) for module in list(self._known)}
@@ -367,7 +353,6 @@ class ModuleHooks(StepPhase):
         stack: list[tuple[torch.nn.Module, Lease]] | None = getattr(self._forward, "stack", None)
         if stack is None:
             stack = self._forward.stack = []
-            self._threads.add(threading.current_thread())
         return stack
 
 

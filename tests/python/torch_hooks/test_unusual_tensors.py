@@ -251,24 +251,6 @@ def test_whatever_a_module_holds_is_in_chunks(runtime: Runtime, counts: Counts) 
     assert counts.model.total > 8 * layer.codes.nbytes
 
 
-def test_a_module_that_others_use_without_calling_it_is_in_chunks_after_a_step(
-    runtime: Runtime,
-) -> None:
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Module()
-            self.table.register_buffer("rows", torch.rand(WIDTH, WIDTH))
-            self.adapter = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.adapter(x @ self.table.rows)
-
-    model = Around()
-    _train(model, steps=1)
-    assert runtime.memory.addresses.manages(model.table.rows)
-
-
 _REPLACED = "not used in a forward pass yet, or replaced since"
 
 

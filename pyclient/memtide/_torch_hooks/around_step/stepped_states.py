@@ -11,11 +11,10 @@ from torch.optim import Optimizer
 
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
-from memtide._memory.compaction import Compaction
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.outside import model_bytes
 from memtide._telemetry.observer import Observer
-from memtide._torch_hooks.module_hooks import ROWS, ModuleHooks
+from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._torch_hooks.module_parameters import ManagedParameters
 from memtide._util.step_phase import Step, StepPhase
 
@@ -34,16 +33,11 @@ class SteppedStates(StepPhase):
         self._managed = managed
         self._module_hooks = module_hooks
         self._observer = observer
-        self._compaction = Compaction(memory)
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
 
     def before_step(self, step: Step) -> None:
-        if step.is_first:
-            self._module_hooks.adopt_unused()
-        if step.is_first or self._compaction.is_due(ROWS):
-            self._compact()
         if step.is_first:
             self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:
@@ -59,11 +53,6 @@ class SteppedStates(StepPhase):
         if step.is_first:
             self.parameters = self._list(born=True)
             self._observer.count_model(model_bytes(self._memory, self._module_hooks.models()))
-
-    def _compact(self) -> None:
-        if self._module_hooks.is_only_thread():  # Another one may use a parameter now.
-            for row in ROWS:
-                self._compaction.move_together(self._module_hooks.adopted(), row)
 
     def _adopt_replaced(self, optimizer: Optimizer) -> None:
         """Moves parameters into chunks that the script has put into the optimizer's groups since:
