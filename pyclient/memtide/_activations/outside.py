@@ -15,7 +15,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from memtide._activations.marks import Unseen, mark
@@ -23,6 +23,7 @@ from memtide._activations.marks import Unseen, mark
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
 _ANY_NAME = frozenset(("getattr", "globals", "vars"))
 _CHANGED = "it changes variables outside of its modules"
+_PROFILED = "a profiler watches it"
 
 
 class OutsideVariables:
@@ -39,14 +40,17 @@ class OutsideVariables:
     def watched(self) -> Iterator[None]:
         """Watches the functions that this thread runs in the block."""
         if sys.getprofile() is not None:
-            self._reason = "a profiler watches it"
+            self._reason = _PROFILED
             yield
             return
         sys.setprofile(self._see)
         try:
             yield
         finally:
-            sys.setprofile(None)
+            if sys.getprofile() == self._see:
+                sys.setprofile(None)
+            else:
+                self._reason = _PROFILED
 
     def reason(self) -> str | None:
         """Why the forward pass, which has ended, is not to run again."""
@@ -62,27 +66,24 @@ class OutsideVariables:
         return None if same else _CHANGED
 
     def _see(self, frame: types.FrameType, event: str, called: Any) -> None:
-        if event == "call" and frame.f_code in self._codes:
+        is_call = event == "call"
+        if self._reason is not None or (is_call and frame.f_code in self._codes):
             return
         space = frame.f_globals
-        if event not in ("call", "c_call") or _is_library_s(space.get("__name__")):
+        if not (is_call or event == "c_call") or _is_library_s(space.get("__name__")):
             return
         if getattr(space.get("__spec__"), "_initializing", False):
             return  # The module is imported, once.
-        if event == "call":
-            self._codes.add(frame.f_code)
-            self._try(lambda: self._look_at(frame))
-        elif called is print:
-            self._reason = self._reason or "it prints"
-        else:
-            self._try(lambda: Unseen.check(getattr(called, "__self__", None)))
-
-    def _try(self, look: Callable[[], None]) -> None:
-        if self._reason is None:
-            try:
-                look()
-            except Unseen as unseen:
-                self._reason = str(unseen)
+        try:
+            if is_call:
+                self._codes.add(frame.f_code)
+                self._look_at(frame)
+            elif called is print:
+                self._reason = "it prints"
+            else:
+                Unseen.check(getattr(called, "__self__", None))
+        except Unseen as unseen:
+            self._reason = str(unseen)
 
     def _look_at(self, frame: types.FrameType) -> None:
         code, names = frame.f_code, set(_names_in(frame.f_code))

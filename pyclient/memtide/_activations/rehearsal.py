@@ -34,7 +34,7 @@ from memtide._activations.effects import State
 from memtide._activations.outside import OutsideVariables
 from memtide._activations.random_states import RandomStates
 from memtide._activations.recompute import Replacer, devices_of, reason_against_call
-from memtide._activations.two_runs import FirstRun, SecondRun, same_bits
+from memtide._activations.two_runs import CHANGED_IN_PLACE, FirstRun, SecondRun, same_bits
 from memtide._activations.version_counter import version_counter
 from memtide._util.devices import gpu_module
 from memtide._util.program_capture import is_captured
@@ -190,11 +190,13 @@ class Rehearsal:
         if reason is None:
             random.restore()
             self._make_room(first.bytes)
-            reason = self._run_again(notes, block, run, again, first, output)
+            reason = self._run_again(notes, run, again, first, output)
             reason = reason or after.change_to(State(block, tensors))
             if reason is None and RandomStates(device) != random_after:
                 reason = "it draws another number of random numbers each time"
             random_after.restore()
+            if reason not in (None, CHANGED_IN_PLACE):
+                self._say_that_it_ran_twice(block)
         first.forget()
         notes.result.reason = reason
         if reason is None:
@@ -205,7 +207,6 @@ class Rehearsal:
     def _run_again(
         self,
         notes: _Notes,
-        block: nn.Module,
         run: Function,
         call: Any,
         first: FirstRun,
@@ -225,7 +226,6 @@ class Rehearsal:
         # It is of the first run, which may have been slower.
         notes.result.dear_s = min(notes.result.dear_s, notes.result.forward_s)
         if not _all_same(tensors_in(output), tensors_in(again)):
-            self._say_that_it_ran_twice(block)
             return "its output differs if it runs again"
         return second.reason()
 
@@ -233,7 +233,7 @@ class Rehearsal:
         if not self._has_said_so:
             self._has_said_so = True
             print(
-                f"memtide: {type(block).__name__} gave other results when it ran twice, to see "
+                f"memtide: {type(block).__name__} did not run alike when it ran twice, to see "
                 "whether it can be recomputed. If it keeps a state that memtide does not see, "
                 "results differ from plain torch's from here on; with activations='keep' for it "
                 "(docs/activations.md) it runs once.",

@@ -19,6 +19,7 @@ from memtide._activations.dear_results import HookPair
 from memtide._activations.recompute import top_hooks
 
 Function = Callable[..., Any]
+CHANGED_IN_PLACE = "it changes in place what autograd has saved"
 _DIFFERS = "what autograd saves of it differs if it runs again"
 
 
@@ -67,7 +68,7 @@ class FirstRun:
         except RuntimeError as error:
             if "inplace" not in str(error):
                 raise
-            return "it changes in place what autograd has saved"
+            return CHANGED_IN_PLACE
         return None if same_bits(saved, tensor) else _DIFFERS
 
     def forget(self) -> None:

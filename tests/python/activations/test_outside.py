@@ -8,14 +8,16 @@ import functools
 import io
 import itertools
 import random
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from chosen_activations import check
+from memtide._activations.outside import OutsideVariables
 from torch import nn
 
 _WIDTH = 32
@@ -258,6 +260,36 @@ def test_what_a_block_does_outside_is_done_once(
     if effect in UNSEEN:
         alone = "it uses an object that changes unseen, such as an iterator or a file"
     check("recompute", build, step, alone=alone)
+
+
+@pytest.fixture
+def no_profiler() -> Iterator[None]:
+    before = sys.getprofile()
+    sys.setprofile(None)
+    yield
+    sys.setprofile(before)
+
+
+@pytest.mark.usefixtures("no_profiler")
+def test_a_block_that_prints_runs_once() -> None:
+    outside = OutsideVariables()
+    with outside.watched():
+        print("a word")
+    assert outside.reason() == "it prints"
+
+
+@pytest.mark.usefixtures("no_profiler")
+@pytest.mark.parametrize("in_block", [False, True])
+def test_a_profiler_of_the_script_stays(in_block: bool) -> None:
+    def profiler(*_: object) -> None: ...
+
+    outside = OutsideVariables()
+    if not in_block:
+        sys.setprofile(profiler)
+    with outside.watched():
+        sys.setprofile(profiler)
+    assert sys.getprofile() is profiler
+    assert outside.reason() == "a profiler watches it"
 
 
 def test_constants_outside_are_no_reason() -> None:

@@ -26,6 +26,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 _WIDTH = 8
+_RAN_TWICE = "Block did not run alike when it ran twice"
 Forward = Callable[..., Any]
 
 
@@ -240,10 +241,12 @@ def test_a_block_that_differs_each_time_is_left_alone_and_the_run_says_so(
     rehearsal.open([block])
     block(torch.ones(3, _WIDTH))
     assert "differs" in (rehearsal.close()[block].reason or "")
-    assert "Block gave other results when it ran twice" in capsys.readouterr().err
+    assert _RAN_TWICE in capsys.readouterr().err
 
 
-def test_a_block_that_saves_something_else_each_time_is_left_alone(rehearsal: Rehearsal) -> None:
+def test_a_block_that_saves_something_else_each_time_is_left_alone_and_the_run_says_so(
+    rehearsal: Rehearsal, capsys: pytest.CaptureFixture[str]
+) -> None:
     numbers = deep(iter(range(1, 100)))
 
     def saves(block: Block, value: torch.Tensor) -> torch.Tensor:
@@ -261,6 +264,7 @@ def test_a_block_that_saves_something_else_each_time_is_left_alone(rehearsal: Re
         rehearsal.open([block])
         block(torch.ones(3, _WIDTH))
         assert "differs" in (rehearsal.close()[block].reason or "")
+    assert capsys.readouterr().err.count(_RAN_TWICE) == 1
 
 
 def test_the_second_run_keeps_nothing_that_autograd_would_save(rehearsal: Rehearsal) -> None:
@@ -303,7 +307,9 @@ def test_what_the_first_run_saved_is_compared_where_it_is_now(rehearsal: Rehears
         assert known.saved_bytes == 2 * 3 * row, "each storage once, though none of them stays"
 
 
-def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
+def test_a_block_that_cannot_run_twice_runs_once_and_the_run_says_so(
+    rehearsal: Rehearsal, capsys: pytest.CaptureFixture[str]
+) -> None:
     deep = SimpleNamespace(left=[1.0])
 
     def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
@@ -318,6 +324,7 @@ def test_a_block_that_cannot_run_twice_runs_once(rehearsal: Rehearsal) -> None:
     functional.dropout(torch.ones(3, _WIDTH))
     assert torch.equal(ours, torch.get_rng_state())
     assert "IndexError" in (rehearsal.close()[block].reason or "")
+    assert _RAN_TWICE in capsys.readouterr().err
 
 
 def test_an_effect_of_the_second_run_alone_is_seen(rehearsal: Rehearsal) -> None:
@@ -369,7 +376,7 @@ def test_an_input_that_changes_after_the_call_is_seen(rehearsal: Rehearsal) -> N
 
 
 def test_what_a_block_changes_in_place_after_saving_it_is_torch_s_error(
-    rehearsal: Rehearsal,
+    rehearsal: Rehearsal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     block = Block(lambda block, value: block.linear(value).exp().add_(1))
     rehearsal.open([block])
@@ -377,6 +384,7 @@ def test_what_a_block_changes_in_place_after_saving_it_is_torch_s_error(
     assert "changes in place what autograd has saved" in (
         rehearsal._notes[block].result.reason or ""
     )
+    assert not capsys.readouterr().err
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
     rehearsal.close()

@@ -4,12 +4,13 @@ environment: each block keeps some 17 MiB of activations a sequence. HOW is one 
 - "plain": nothing else; so it is without HOW.
 - "compiled": the script compiles each block.
 - "generating": between steps, the model generates words, with caches that grow.
-- "sharded": `fully_shard`, in ranks that a launcher starts; each writes its own result.
+- "sharded": `fully_shard`, in ranks that a launcher starts; each writes its losses and shards.
 """
 
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -76,6 +77,8 @@ for block in model[1:-1]:
         block.compile()
     elif how == "sharded":
         fully_shard(block)
+if how == "sharded":
+    fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
 for _ in range(steps):
@@ -90,7 +93,8 @@ for _ in range(steps):
         losses.append(generate(model))
 if how == "sharded":
     os.environ["RESULT"] += os.environ["RANK"]
-    finish(losses)
+    shards = {name: each.to_local() for name, each in model.state_dict().items()}
+    finish(losses, SimpleNamespace(state_dict=lambda: shards))
     del model, optimizer, block, logits, loss
     leave()
 else:
