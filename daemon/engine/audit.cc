@@ -190,7 +190,7 @@ void Audit::CheckTables() const {
     for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
   }
   MEMTIDE_CHECK(core_.manifest_bytes.all() == manifests) << manifests << " are there";
-  sharing_.CheckInvariants();
+  offers_.CheckInvariants();
   for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
 }
 

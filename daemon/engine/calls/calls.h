@@ -40,12 +40,18 @@ class Calls {
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // Undoes what its admission did, and answers the call with the error. The caller tells Sharing of
-  // the part that has failed.
+  // Undoes what its admission did, and answers the call with the error. The caller hands the part
+  // that has failed to RankContents.
   PartFailed Undo(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
+  // Whether a fetch or a step part of the session names the entry and is not granted.
+  static bool HasCallFor(const Session& session, ChunkIndex index);
+  // The same, or a step part of the session that runs has it pinned.
+  bool IsInCall(const Session& session, ChunkIndex index) const;
+  // Whether no lease, part or eviction uses the entry, and no call waits for it.
+  bool IsUnused(ChunkIndex index) const;
   // Whether one more call of the session may wait, which names that number of chunks.
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
   // Admits waiting calls at the tier, the oldest first, where leases have ended or there is room.
@@ -78,7 +84,7 @@ class Calls {
   // Answers the call. Its chunks that have not left stay, unless another eviction names them.
   void EndEvict(EvictOperation& evict, const absl::Status& status);
   // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
-  // the caller tells Sharing of the part that has failed.
+  // the caller hands the part that has failed to RankContents.
   std::set<CallId> LateCalls();
   absl::optional<PartFailed> ExpireWaiter(CallId call);
   void ExpireEvict(CallId call);
@@ -97,7 +103,7 @@ class Calls {
   void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Proceed(Waiter& waiter, const RunStep& then);
-  // Undo(), and Sharing hears of the part by a signal.
+  // Undo(), and RankContents hears of the part by a signal.
   void Fail(Waiter& waiter, const absl::Status& status);
   void Leave(Waiter& waiter);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;

@@ -214,6 +214,28 @@ void Calls::ReleaseLease(Session& session, ChunkIndex index) {
   }
 }
 
+bool Calls::HasCallFor(const Session& session, ChunkIndex index) {
+  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
+    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
+  });
+}
+
+bool Calls::IsInCall(const Session& session, ChunkIndex index) const {
+  const auto is_of_part = [this, &session](const Pin& pin) {
+    const auto step =
+        IsStep(pin.session) ? core_.steps.find(StepId(pin.session.value())) : core_.steps.end();
+    return step != core_.steps.end() && step->second.owner == session.id;
+  };
+  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+}
+
+bool Calls::IsUnused(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
+  return !chunk.pinned() && chunk.evicts.empty() &&
+         chunk.job->waiting.NextNaming(index, 0) == nullptr;
+}
+
 // The reason for which each call that is not admitted waits still holds.
 void Calls::CheckInvariants() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;

@@ -10,14 +10,20 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/records/records.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
 class Commits {
  public:
-  Commits(Core& core, Residency& residency, Sharing& sharing, Records& records)
-      : core_(core), residency_(residency), sharing_(sharing), records_(records) {}
+  Commits(Core& core, Residency& residency, Offers& offers, RankContents& contents,
+          Records& records)
+      : core_(core),
+        residency_(residency),
+        offers_(offers),
+        contents_(contents),
+        records_(records) {}
 
   void EndWaitForRanks(Job& job);
   void LeaveRanks(Session& session);
@@ -66,7 +72,8 @@ class Commits {
 
   Core& core_;
   Residency& residency_;
-  Sharing& sharing_;
+  Offers& offers_;
+  RankContents& contents_;
   Records& records_;
 };
 

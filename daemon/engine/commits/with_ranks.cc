@@ -158,7 +158,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  sharing_.ForgetLostResults(job);
+  contents_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
   for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
@@ -195,7 +195,7 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
           return pin.session == each.session ||
                  (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || Calls::HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
@@ -207,7 +207,7 @@ void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     residency_.SwapContents(chunk, shadow);
-    sharing_.ResultMoved(shadow, chunk);
+    contents_.ResultMoved(shadow, chunk);
     residency_.LinkShadow(chunk, shadow);
     return;
   }

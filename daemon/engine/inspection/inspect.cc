@@ -163,7 +163,7 @@ void Inspection::On(const InspectCall& event) {
   seen.remembered_chunks = core_.sessions.remembered_chunks();
   seen.waiting_calls =
       static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
-                            core_.steps.size() + sharing_.waiting_offers());
+                            core_.steps.size() + offers_.waiting());
   ListJobs(event, &seen);
   seen.transfers_in_flight = static_cast<uint32_t>(core_.transfers.size());
   seen.draining = core_.draining;

@@ -17,20 +17,22 @@
 #include "daemon/engine/requests/requests.h"
 #include "daemon/engine/residency/residency.h"
 #include "daemon/engine/residency/scrubber.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
 class Jobs {
  public:
   Jobs(Core& core, Memory& memory, Residency& residency, Scrubber& scrubber, Calls& calls,
-       Sharing& sharing, Records& records, Commits& commits)
+       Offers& offers, RankContents& contents, Records& records, Commits& commits)
       : core_(core),
         memory_(memory),
         residency_(residency),
         scrubber_(scrubber),
         calls_(calls),
-        sharing_(sharing),
+        offers_(offers),
+        contents_(contents),
         records_(records),
         commits_(commits) {}
 
@@ -82,7 +84,8 @@ class Jobs {
   Residency& residency_;
   Scrubber& scrubber_;
   Calls& calls_;
-  Sharing& sharing_;
+  Offers& offers_;
+  RankContents& contents_;
   Records& records_;
   Commits& commits_;
 
