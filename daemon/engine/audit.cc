@@ -104,11 +104,7 @@ void Audit::CheckChunk(ChunkIndex index) const {
 
 // A waiter has home slots for chunks that are about to leave a common content.
 void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
-  for (const auto& [call, waiter] : core_.waiters) {
-    for (const Home& home : waiter->homes) {
-      if (home.slot && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.slot.number()).second);
-    }
-  }
+  for (const SlotNumber slot : calls_.HomesOf(job)) MEMTIDE_CHECK(used->insert(slot).second);
 }
 
 void Audit::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
@@ -191,7 +187,7 @@ void Audit::CheckTables() const {
   }
   MEMTIDE_CHECK(core_.manifest_bytes.all() == manifests) << manifests << " are there";
   offers_.CheckInvariants();
-  for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
+  calls_.CheckSteps();
 }
 
 void Audit::CheckInvariants() const {

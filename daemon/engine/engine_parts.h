@@ -57,9 +57,9 @@ class EngineParts {
   RankContents contents_{core_, memory_, residency_, calls_, offers_};
   Requests requests_{core_, residency_, prefetcher_, calls_, offers_, duplicates_, contents_};
   Records records_{core_, memory_, residency_};
-  Commits commits_{core_, residency_, offers_, contents_, records_};
+  Commits commits_{core_, residency_, calls_, offers_, contents_, records_};
   Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, offers_, contents_, records_, commits_};
-  Inspection inspection_{core_, offers_};
+  Inspection inspection_{core_, calls_, offers_};
   Audit audit_{core_, calls_, offers_, jobs_};
 };
 

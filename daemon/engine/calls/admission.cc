@@ -267,7 +267,7 @@ void Calls::On(const TierShrunk& signal) {
   // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
   // fit.
   std::vector<Waiter*> newest_first;
-  for (auto entry = core_.waiters.rbegin(); entry != core_.waiters.rend(); ++entry) {
+  for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
     Waiter* waiter = entry->second.get();
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }

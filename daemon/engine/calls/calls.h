@@ -4,9 +4,11 @@
 #define MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -52,6 +54,12 @@ class Calls {
   bool IsInCall(const Session& session, ChunkIndex index) const;
   // Whether no lease, part or eviction uses the entry, and no call waits for it.
   bool IsUnused(ChunkIndex index) const;
+  // The fetch or step that waits; nullptr: there is none with this id.
+  Waiter* FindWaiter(CallId call);
+  // The step part that runs; nullptr: there is none with this id.
+  const RunningStep* FindStep(StepId id) const;
+  // The fetches, evictions and step parts that have not ended.
+  size_t pending() const { return waiters_.size() + evicts_.size() + steps_.size(); }
   // Whether one more call of the session may wait, which names that number of chunks.
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
   // Admits waiting calls at the tier, the oldest first, where leases have ended or there is room.
@@ -81,17 +89,24 @@ class Calls {
   void On(const EvictionFailed& signal);
   // Has the evictions that name the chunk wait for it no more; an error ends them.
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
-  // Answers the call. Its chunks that have not left stay, unless another eviction names them.
-  void EndEvict(EvictOperation& evict, const absl::Status& status);
+  // Answers the session's evictions with the error.
+  void EndEvicts(const Session& session, const absl::Status& why);
+  // The part counts for its session no more, which ends. REQUIRES: it runs.
+  void LeavePart(StepId id);
   // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
   // the caller hands the part that has failed to RankContents.
   std::set<CallId> LateCalls();
   absl::optional<PartFailed> ExpireWaiter(CallId call);
   void ExpireEvict(CallId call);
+  // The slots that calls of the job have as homes of chunks which are about to leave a content.
+  std::vector<SlotNumber> HomesOf(const Job& job) const;
+  void CheckSteps() const;
   // Looks at all calls, so that it is none of the pieces of an audit that the daemon makes.
   void CheckInvariants() const;
 
  private:
+  // Answers the call. Its chunks that have not left stay, unless another eviction names them.
+  void EndEvict(EvictOperation& evict, const absl::Status& status);
   absl::Status CheckHome(const Job& job, const AllocateCall& event) const;
   // nullopt: the allocation waits for memory that is being made.
   absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
@@ -129,6 +144,10 @@ class Calls {
   Residency& residency_;
   Prefetcher& prefetcher_;
 
+  std::map<CallId, std::unique_ptr<Waiter>> waiters_;
+  std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
+  std::set<std::pair<Instant, CallId>> deadlines_;  // Of the calls in waiters_ and evicts_.
+  std::map<StepId, RunningStep> steps_;
   uint64_t next_step_ = 1;
 };
 

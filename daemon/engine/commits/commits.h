@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/records/records.h"
 #include "daemon/engine/residency/residency.h"
@@ -17,10 +18,11 @@ namespace memtide {
 
 class Commits {
  public:
-  Commits(Core& core, Residency& residency, Offers& offers, RankContents& contents,
+  Commits(Core& core, Residency& residency, Calls& calls, Offers& offers, RankContents& contents,
           Records& records)
       : core_(core),
         residency_(residency),
+        calls_(calls),
         offers_(offers),
         contents_(contents),
         records_(records) {}
@@ -72,6 +74,7 @@ class Commits {
 
   Core& core_;
   Residency& residency_;
+  Calls& calls_;
   Offers& offers_;
   RankContents& contents_;
   Records& records_;

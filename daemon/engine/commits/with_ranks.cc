@@ -190,10 +190,9 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
   return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
     const bool is_pinned =
         std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
-          const auto step = core_.steps.find(StepId(pin.session.value()));
-          const bool is_step = IsStep(pin.session) && step != core_.steps.end();
+          const RunningStep* const step = calls_.FindStep(StepId(pin.session.value()));
           return pin.session == each.session ||
-                 (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
+                 (step != nullptr && (step->owner == each.session || pin.access == Access::kWrite));
         });
     return is_pinned || Calls::HasCallFor(*core_.sessions.Find(each.session), index);
   });

@@ -44,15 +44,12 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   contents_.EndWaitingParts(session, why);
   offers_.EndOffers(session, why);
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) contents_.Fail(*waiter, why);
-  for (const CallId call : std::set<CallId>(session.evicts))
-    calls_.EndEvict(*core_.evicts.at(call), why);
-  // A part that the mover computes uses its memory until StepDone, and only counts for the session
-  // no longer. A part that the session computes ends with it.
+  calls_.EndEvicts(session, why);
+  // A part that the mover copies uses its memory until StepDone, and only counts for the session no
+  // longer. A part that the session computes ends with it.
   std::set<StepId> parts;
   for (const auto& [part, step] : session.steps) {
-    RunningStep& running = core_.steps.at(step);
-    running.of_session.End();
-    if (running.offer != nullptr) running.offer->EndCounts();
+    calls_.LeavePart(step);
     if (part != 0) parts.insert(step);
   }
   for (const StepId part : parts) {

@@ -102,7 +102,7 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
 }
 
 void Requests::On(const StepDone& event) {
-  if (core_.steps.count(event.step) == 0) return;
+  if (calls_.FindStep(event.step) == nullptr) return;
   const RunningStep step = calls_.EndStep(event.step, event.status);
   if (step.unsharing != nullptr) return contents_.EndUnsharing(step, event.status);
   if (step.offer != nullptr) {

@@ -195,10 +195,10 @@ void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, Co
   run.offer = offer;
   const CallId call = offer->repeats ? CallId(kFirstOwnCall + next_own_call_++) : offer->call;
   calls_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
-  const auto waiting = core_.waiters.find(call);
-  if (!offer->repeats || waiting == core_.waiters.end() || waiting->second->admitted) return;
+  Waiter* const waiting = calls_.FindWaiter(call);
+  if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
   const std::vector<Offer::Item> items = offer->in_part;
-  LeavePart(*calls_.Undo(*waiting->second, absl::UnavailableError("there is no room now")).offer);
+  LeavePart(*calls_.Undo(*waiting, absl::UnavailableError("there is no room now")).offer);
   PutOff(session, items);
 }
 
