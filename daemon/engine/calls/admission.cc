@@ -281,11 +281,13 @@ void Calls::On(const TierShrunk& signal) {
 }
 
 void Calls::On(const PromotionFailed& signal) {
-  if (signal.is_lost) FailNaming(signal.chunk, /*only_readers=*/true, signal.why);
-  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[signal.chunk].waiters)) {
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (!index.has_value()) return;
+  if (signal.is_lost) FailNaming(*index, /*only_readers=*/true, signal.why);
+  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[*index].waiters)) {
     Fail(*waiter, signal.why);
   }
-  core_.ScheduleChunk(signal.chunk);
+  core_.ScheduleChunk(*index);
 }
 
 // Requests the leases that are in the way of the waiter. Clients need not comply: then the call

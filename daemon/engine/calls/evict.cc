@@ -40,8 +40,10 @@ void Calls::FinishEvicts(ChunkIndex index) {
 }
 
 void Calls::On(const EvictionFailed& signal) {
-  FinishEvicts(signal.chunk, signal.why);
-  core_.ScheduleChunk(signal.chunk);
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (!index.has_value()) return;
+  FinishEvicts(*index, signal.why);
+  core_.ScheduleChunk(*index);
 }
 
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.

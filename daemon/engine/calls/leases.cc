@@ -18,7 +18,7 @@ void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
     chunk.revoke_sent = false;
     victims_.Update(index);
     core_.ScheduleChunk(index);
-    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{index});
+    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{core_.IdOf(index)});
   }
   // A conflict may have ended even while other pins remain.
   core_.PinsChanged(index);

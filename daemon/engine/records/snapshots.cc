@@ -283,7 +283,7 @@ void Records::RestoreFrom(const Snapshot& snapshot) {
 }
 
 void Records::On(const ChunkFreed& signal) {
-  if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, signal.chunk);
+  if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, IndexOf(signal.chunk));
 }
 
 void Records::On(const WritesFail& signal) {

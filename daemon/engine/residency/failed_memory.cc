@@ -23,7 +23,7 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   victims_.Rank(index);
   if (!had_content || !copies.valid.empty()) return false;
   copies.torn = copies.memory_failed = true;
-  core_.work.Send(PromotionFailed{index, why, /*is_lost=*/true});
+  core_.work.Send(PromotionFailed{core_.IdOf(index), why, /*is_lost=*/true});
   return true;
 }
 

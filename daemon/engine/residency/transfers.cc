@@ -73,7 +73,7 @@ void Residency::On(const TransferDone& event) {
   core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) {
     if (event.wrong_bytes) ++core_.counters.wrong_bytes;
-    core_.work.Send(ScrubEnded{index, flight.version, flight.verified, event.status});
+    core_.work.Send(ScrubEnded{core_.IdOf(index), flight.version, flight.verified, event.status});
     if (!chunk.live()) return ForgetAfterTransfer(index);
     return core_.ScheduleChunk(index);
   }
@@ -156,7 +156,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
-    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{index, named});
+    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
     calls_fail = calls_fail || !chunk.evicts.empty();
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
@@ -184,7 +184,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
                          LastMomentsOf(chunk), "Resume from a checkpoint"));
       }
       StopPrefetch(chunk);
-      if (is_awaited) core_.work.Send(PromotionFailed{index, named});
+      if (is_awaited) core_.work.Send(PromotionFailed{core_.IdOf(index), named});
       calls_fail = calls_fail || is_awaited;
     }
   }

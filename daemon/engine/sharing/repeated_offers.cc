@@ -35,7 +35,10 @@ void Offers::OfferLater(Session& session, ChunkIndex index) {
   repeats_due_.insert(session.id);
 }
 
-void Offers::On(const ChunkUnpinned& signal) { OfferAgain(signal.chunk); }
+void Offers::On(const ChunkUnpinned& signal) {
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (index.has_value()) OfferAgain(*index);
+}
 
 void Offers::OfferAgain(ChunkIndex index) {
   const Chunk& chunk = core_.chunks[index];
