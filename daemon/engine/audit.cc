@@ -47,7 +47,7 @@ struct JobTally {
     live += chunk.live();
     claims += bool(chunk.copies().claim);
     common += chunk.common() != nullptr && chunk.live();
-    const std::unique_ptr<Flight>& flight = chunk.copies().flight;
+    const Flight* const flight = chunk.copies().flight.get();
     if (flight != nullptr && flight->from.has_value()) links.Start({*flight->from, flight->to});
     for (const Tier tier : kAllTiers) tiers[static_cast<int>(tier)].Add(chunk, tier);
     for (const Pin& pin : chunk.pins) leases[pin.session] += pin.granted();

@@ -147,22 +147,12 @@ void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   if (!chunk.valid_at(waiter.tier)) {
     ++waiter.missing;
     chunk.waiters.push_back(&waiter);
-    Expedite(chunk);
+    residency_.Expedite(index);
     core_.ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
     core_.ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
   victims_.Update(index);
-}
-
-// A prefetch or a scrub that is on its way precedes others from now on.
-void Calls::Expedite(const Chunk& chunk) {
-  const std::unique_ptr<Flight>& flight = chunk.copies().flight;
-  using Kind = StartTransfer::Kind;
-  if (flight == nullptr || flight->awaited) return;
-  if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
-  flight->awaited = true;
-  core_.Emit(AwaitTransfer{flight->transfer});
 }
 
 void Calls::WaitOrFail(Waiter& waiter, const Verdict& verdict) {

@@ -42,9 +42,10 @@ class Calls {
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // Undoes what its admission did, and answers the call with the error. The caller hands the part
-  // that has failed to RankContents.
-  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  // Ends a call that waits: undoes what its admission did, and answers it with the error. The
+  // waiter is gone afterwards. Returns its step part, which the caller ends. RankContents::Fail()
+  // does that at once, and calls which end here do it by a signal.
+  [[nodiscard]] PartFailed Undo(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
@@ -93,10 +94,10 @@ class Calls {
   void EndEvicts(const Session& session, const absl::Status& why);
   // The part counts for its session no more, which ends. REQUIRES: it runs.
   void LeavePart(StepId id);
-  // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
-  // the caller hands the part that has failed to RankContents.
+  // The calls whose deadline has passed. Each that still waits is to be ended: a fetch or a step
+  // part with the error of WhyLate(), which counts it, and an eviction by ExpireEvict().
   std::set<CallId> LateCalls();
-  absl::optional<PartFailed> ExpireWaiter(CallId call);
+  absl::Status WhyLate(const Waiter& waiter);
   void ExpireEvict(CallId call);
   // The slots that calls of the job have as homes of chunks which are about to leave a content.
   std::vector<SlotNumber> HomesOf(const Job& job) const;
@@ -131,7 +132,6 @@ class Calls {
   void WaitOrFail(Waiter& waiter, const Verdict& verdict);
   absl::Status WhyLate(const WaitingCall& call, const std::string& what, absl::Status late);
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
-  void Expedite(const Chunk& chunk);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
   Admission TryAgain(Waiter& waiter);

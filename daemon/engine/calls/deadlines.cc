@@ -41,12 +41,9 @@ std::set<CallId> Calls::LateCalls() {
   return late;
 }
 
-absl::optional<PartFailed> Calls::ExpireWaiter(CallId call) {
-  const auto found = waiters_.find(call);
-  if (found == waiters_.end()) return absl::nullopt;
-  Waiter& waiter = *found->second;
-  return Undo(waiter, WhyLate(waiter, absl::StrCat("room for ", waiter.chunks.size(), " chunks"),
-                              NotInTime(waiter)));
+absl::Status Calls::WhyLate(const Waiter& waiter) {
+  return WhyLate(waiter, absl::StrCat("room for ", waiter.chunks.size(), " chunks"),
+                 NotInTime(waiter));
 }
 
 void Calls::ExpireEvict(CallId call) {

@@ -143,7 +143,9 @@ void Jobs::On(const Tick&) {
 void Jobs::ExpireCalls() {
   const std::set<CallId> late = calls_.LateCalls();
   for (const CallId call : late) {
-    if (const absl::optional<PartFailed> failed = calls_.ExpireWaiter(call)) contents_.On(*failed);
+    if (Waiter* const waiter = calls_.FindWaiter(call)) {
+      contents_.Fail(*waiter, calls_.WhyLate(*waiter));
+    }
   }
   for (const auto& [id, job] : core_.jobs) {
     for (const WaitingPart& part : job->parts.TakeLate(core_.now)) {

@@ -32,7 +32,7 @@ void Residency::LoseDeviceCopies(Job& job) {
     if (!core_.chunks[index].live()) continue;
     Chunk& chunk = core_.chunks[index];
     if (chunk.copies().flight) {
-      Flight& flight = *chunk.copies().flight;
+      Flight& flight = *copies_[index].flight;
       flight.is_void = flight.is_void || flight.from == Tier::kDevice || flight.to == Tier::kDevice;
     }
     if (chunk.prefetch_to.has_value() && *chunk.prefetch_to == Tier::kDevice) StopPrefetch(chunk);

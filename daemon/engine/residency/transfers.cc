@@ -54,12 +54,21 @@ TransferId Residency::Begin(ChunkIndex index, absl::optional<Tier> from, Tier to
   const TransferId transfer = start.transfer = TransferId(next_transfer_++);
   copies_[index].flight = std::make_unique<Flight>(
       Flight{transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
-  if (!start.sums.empty()) chunk.copies().flight->verified = start.size;
+  if (!start.sums.empty()) copies_[index].flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   core_.transfers.emplace(transfer, index);
   victims_.Update(index);
   core_.Emit(std::move(start));
   return transfer;
+}
+
+void Residency::Expedite(ChunkIndex index) {
+  Flight* const flight = copies_[index].flight.get();
+  using Kind = StartTransfer::Kind;
+  if (flight == nullptr || flight->awaited) return;
+  if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
+  flight->awaited = true;
+  core_.Emit(AwaitTransfer{flight->transfer});
 }
 
 void Residency::On(const TransferDone& event) {
@@ -69,7 +78,7 @@ void Residency::On(const TransferDone& event) {
   core_.transfers.erase(found);
   Chunk& chunk = core_.chunks[index];
   const Flight flight = *chunk.copies().flight;
-  copies_[index].flight.reset();
+  copies_[index].flight = nullptr;
   core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) {
     if (event.wrong_bytes) ++core_.counters.wrong_bytes;
