@@ -21,7 +21,6 @@
 #include "daemon/engine/ids.h"
 #include "daemon/engine/job.h"
 #include "daemon/engine/shares/share_ledger.h"
-#include "daemon/engine/tables/calls.h"
 #include "daemon/engine/tables/chunk_table.h"
 #include "daemon/engine/tables/manifest.h"
 #include "daemon/engine/tables/record_log.h"

@@ -146,7 +146,7 @@ class Calls {
 
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
-  std::set<std::pair<Instant, CallId>> deadlines_;  // Of the calls in waiters_ and evicts_.
+  std::set<std::pair<Instant, CallId>> deadlines_;  // Calls in waiters_ and evicts_ have them.
   std::map<StepId, RunningStep> steps_;
   uint64_t next_step_ = 1;
 };

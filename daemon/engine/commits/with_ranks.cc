@@ -38,8 +38,6 @@ std::vector<WaitingCommit>::iterator Commits::FindCommit(Job& job, SessionId ses
       [session](const WaitingCommit& commit) { return commit.call.session == session; });
 }
 
-// Carries out each commit that waits, with those of the ranks that share what it commits, when all
-// of these ranks have called.
 void Commits::TryCommitTogether(Job& job) {
   for (size_t i = 0; i < job.commits.size();) {
     const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
