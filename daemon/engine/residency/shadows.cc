@@ -46,13 +46,14 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
   const bool a_is_made = a.is_made(), b_is_made = b.is_made();
   for (const ChunkIndex index : {index_a, index_b}) {
-    Version& version = core_.chunks[index].version;
+    Chunk* const chunk = &core_.chunks[index];
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
-    if (Flight* const flight = copies_[index].flight.get()) {
-      flight->version = flight->version == version ? fresh : Version(0);
+    if (chunk->copies().flight != nullptr) {
+      Flight& flight = *copies_[index].flight;
+      flight.version = flight.version == chunk->version ? fresh : Version(0);
     }
-    version = fresh;
+    chunk->version = fresh;
   }
   std::swap(copies_[index_a], copies_[index_b]);
   a.made = b_is_made ? fresh : Version();
