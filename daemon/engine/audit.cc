@@ -47,7 +47,7 @@ struct JobTally {
     live += chunk.live();
     claims += bool(chunk.copies().claim);
     common += chunk.common() != nullptr && chunk.live();
-    const std::unique_ptr<Flight>& flight = chunk.copies().flight;
+    const Flight* const flight = chunk.copies().flight.get();
     if (flight != nullptr && flight->from.has_value()) links.Start({*flight->from, flight->to});
     for (const Tier tier : kAllTiers) tiers[static_cast<int>(tier)].Add(chunk, tier);
     for (const Pin& pin : chunk.pins) leases[pin.session] += pin.granted();
@@ -104,11 +104,7 @@ void Audit::CheckChunk(ChunkIndex index) const {
 
 // A waiter has home slots for chunks that are about to leave a common content.
 void Audit::AddHomes(const Job& job, std::set<SlotNumber>* used) const {
-  for (const auto& [call, waiter] : core_.waiters) {
-    for (const Home& home : waiter->homes) {
-      if (home.slot && waiter->job == &job) MEMTIDE_CHECK(used->insert(home.slot.number()).second);
-    }
-  }
+  for (const SlotNumber slot : calls_.HomesOf(job)) MEMTIDE_CHECK(used->insert(slot).second);
 }
 
 void Audit::AddDuplicated(const Job& job, std::set<SlotNumber>* used) {
@@ -190,8 +186,8 @@ void Audit::CheckTables() const {
     for (const KeptRank& rank : job->kept_ranks) manifests += Bytes(rank.manifest.text().size());
   }
   MEMTIDE_CHECK(core_.manifest_bytes.all() == manifests) << manifests << " are there";
-  sharing_.CheckInvariants();
-  for (const auto& [id, step] : core_.steps) MEMTIDE_CHECK(step.of_job);
+  offers_.CheckInvariants();
+  calls_.CheckSteps();
 }
 
 void Audit::CheckInvariants() const {

@@ -8,14 +8,14 @@
 #include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/jobs/jobs.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
 
 namespace memtide {
 
 class Audit {
  public:
-  Audit(const Core& core, const Calls& calls, const Sharing& sharing, const Jobs& jobs)
-      : core_(core), calls_(calls), sharing_(sharing), jobs_(jobs) {}
+  Audit(const Core& core, const Calls& calls, const Offers& offers, const Jobs& jobs)
+      : core_(core), calls_(calls), offers_(offers), jobs_(jobs) {}
 
   void CheckInvariants() const;
   // Checks the next piece of what CheckInvariants() checks.
@@ -33,7 +33,7 @@ class Audit {
 
   const Core& core_;
   const Calls& calls_;
-  const Sharing& sharing_;
+  const Offers& offers_;
   const Jobs& jobs_;
 
   // How far the present audit is: chunks below this index, then jobs up to this one.

@@ -13,7 +13,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -22,7 +21,6 @@
 #include "daemon/engine/ids.h"
 #include "daemon/engine/job.h"
 #include "daemon/engine/shares/share_ledger.h"
-#include "daemon/engine/tables/calls.h"
 #include "daemon/engine/tables/chunk_table.h"
 #include "daemon/engine/tables/manifest.h"
 #include "daemon/engine/tables/record_log.h"
@@ -53,19 +51,17 @@ struct Core {
   SsdWrites writes;
   ManifestBytes manifest_bytes;  // The bytes of the jobs' manifests.
   std::map<JobId, std::unique_ptr<Job>> jobs;
-  // By uid and chunk size. Chunks have tokens of their counts.
+  // By uid and chunk size. Offers alone uses them. They have slots of jobs and lend tokens to
+  // chunks, so that they are destroyed between these two.
   std::map<std::pair<uint32_t, Bytes>, CommonContents> commons;
   ChunkTable chunks;
   Ids ids{options.limits.chunks_per_call, chunks, sessions};
-  std::map<CallId, std::unique_ptr<Waiter>> waiters;
-  std::map<CallId, std::unique_ptr<EvictOperation>> evicts;
-  std::set<std::pair<Instant, CallId>> deadlines;  // Calls in waiters and evicts have them.
-  std::map<StepId, RunningStep> steps;
   std::map<TransferId, ChunkIndex> transfers;  // The chunk of each transfer.
   // The job of each segment. Regions and stores share one sequence of numbers.
   std::map<uint32_t, Job*> segments;
 
-  std::deque<WaitingOpen> opens;  // One for each session.
+  // One for each session. Memory reads what they need, and Jobs owns what becomes of them.
+  std::deque<WaitingOpen> opens;
 
   RecordLog record_log;
   WorkList work;  // Empty between two events.

@@ -40,8 +40,8 @@ void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
 template <typename OneEvent>
 void EngineParts::HandOnToParts(const OneEvent& event) {
-  HandOn(event, memory_, residency_, prefetcher_, scrubber_, calls_, sharing_, requests_, records_,
-         commits_, jobs_, inspection_);
+  HandOn(event, memory_, residency_, prefetcher_, scrubber_, calls_, offers_, duplicates_,
+         contents_, requests_, records_, commits_, jobs_, inspection_);
 }
 
 void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
@@ -72,7 +72,7 @@ void EngineParts::Settle() {
         Advance(*index);
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         MakeRoom(*check);
-      } else if (!sharing_.RetryOffers() && !sharing_.StartOwnOffers() &&
+      } else if (!duplicates_.RetryWaiting() && !offers_.StartOwnOffers() &&
                  !prefetcher_.PrefetchOrWriteBack()) {
         break;
       }
@@ -93,7 +93,7 @@ void EngineParts::Advance(ChunkIndex index) {
 }
 
 void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
-  if (check.job->contents != nullptr) return sharing_.MakeRoom(*check.job, check.tier);
+  if (check.job->contents != nullptr) return offers_.MakeRoom(*check.job, check.tier);
   if (check.job->is_replacing()) return;  // RegionCopied() lists a room check.
   // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
   calls_.AdmitWaiting(*check.job, check.tier);

@@ -21,7 +21,9 @@
 #include "daemon/engine/residency/residency.h"
 #include "daemon/engine/residency/scrubber.h"
 #include "daemon/engine/residency/victims.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/duplicates.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
@@ -50,13 +52,15 @@ class EngineParts {
   Prefetcher prefetcher_{core_, victims_, residency_};
   Scrubber scrubber_{core_, victims_, residency_};
   Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
-  Sharing sharing_{core_, memory_, residency_, calls_};
-  Requests requests_{core_, residency_, prefetcher_, calls_, sharing_};
+  Offers offers_{core_, memory_, residency_, calls_};
+  Duplicates duplicates_{core_, memory_, residency_, calls_, offers_};
+  RankContents contents_{core_, memory_, residency_, calls_, offers_};
+  Requests requests_{core_, residency_, prefetcher_, calls_, offers_, duplicates_, contents_};
   Records records_{core_, memory_, residency_};
-  Commits commits_{core_, residency_, sharing_, records_};
-  Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, sharing_, records_, commits_};
-  Inspection inspection_{core_, sharing_};
-  Audit audit_{core_, calls_, sharing_, jobs_};
+  Commits commits_{core_, residency_, calls_, offers_, contents_, records_};
+  Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, offers_, contents_, records_, commits_};
+  Inspection inspection_{core_, calls_, offers_};
+  Audit audit_{core_, calls_, offers_, jobs_};
 };
 
 }  // namespace memtide

@@ -147,22 +147,12 @@ void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
   if (!chunk.valid_at(waiter.tier)) {
     ++waiter.missing;
     chunk.waiters.push_back(&waiter);
-    Expedite(chunk);
+    residency_.Expedite(index);
     core_.ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
     core_.ScheduleChunk(index);  // The copy stays: another victim must be chosen.
   }
   victims_.Update(index);
-}
-
-// A prefetch or a scrub that is on its way precedes others from now on.
-void Calls::Expedite(const Chunk& chunk) {
-  const std::unique_ptr<Flight>& flight = chunk.copies().flight;
-  using Kind = StartTransfer::Kind;
-  if (flight == nullptr || flight->awaited) return;
-  if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
-  flight->awaited = true;
-  core_.Emit(AwaitTransfer{flight->transfer});
 }
 
 void Calls::WaitOrFail(Waiter& waiter, const Verdict& verdict) {
@@ -267,7 +257,7 @@ void Calls::On(const TierShrunk& signal) {
   // The newest calls fail first. Each that fails gives up its pins, so that older ones may still
   // fit.
   std::vector<Waiter*> newest_first;
-  for (auto entry = core_.waiters.rbegin(); entry != core_.waiters.rend(); ++entry) {
+  for (auto entry = waiters_.rbegin(); entry != waiters_.rend(); ++entry) {
     Waiter* waiter = entry->second.get();
     if (waiter->job == &job && waiter->tier == tier) newest_first.push_back(waiter);
   }
@@ -281,11 +271,13 @@ void Calls::On(const TierShrunk& signal) {
 }
 
 void Calls::On(const PromotionFailed& signal) {
-  if (signal.is_lost) FailNaming(signal.chunk, /*only_readers=*/true, signal.why);
-  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[signal.chunk].waiters)) {
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (!index.has_value()) return;
+  if (signal.is_lost) FailNaming(*index, /*only_readers=*/true, signal.why);
+  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[*index].waiters)) {
     Fail(*waiter, signal.why);
   }
-  core_.ScheduleChunk(signal.chunk);
+  core_.ScheduleChunk(*index);
 }
 
 // Requests the leases that are in the way of the waiter. Clients need not comply: then the call

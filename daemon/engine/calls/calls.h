@@ -4,9 +4,11 @@
 #define MEMTIDE_DAEMON_ENGINE_CALLS_CALLS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -40,12 +42,25 @@ class Calls {
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);
-  // Undoes what its admission did, and answers the call with the error. The caller tells Sharing of
-  // the part that has failed.
-  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  // Ends a call that waits: undoes what its admission did, and answers it with the error. The
+  // waiter is gone afterwards. Returns its step part, which the caller ends. RankContents::Fail()
+  // does that at once, and calls which end here do it by a signal.
+  [[nodiscard]] PartFailed Undo(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
+  // Whether a fetch or a step part of the session names the entry and is not granted.
+  static bool HasCallFor(const Session& session, ChunkIndex index);
+  // The same, or a step part of the session that runs has it pinned.
+  bool IsInCall(const Session& session, ChunkIndex index) const;
+  // Whether no lease, part or eviction uses the entry, and no call waits for it.
+  bool IsUnused(ChunkIndex index) const;
+  // The fetch or step that waits; nullptr: there is none with this id.
+  Waiter* FindWaiter(CallId call);
+  // The step part that runs; nullptr: there is none with this id.
+  const RunningStep* FindStep(StepId id) const;
+  // The fetches, evictions and step parts that have not ended.
+  size_t pending() const { return waiters_.size() + evicts_.size() + steps_.size(); }
   // Whether one more call of the session may wait, which names that number of chunks.
   absl::Status CheckWaiting(const Session& session, size_t chunks) const;
   // Admits waiting calls at the tier, the oldest first, where leases have ended or there is room.
@@ -75,17 +90,24 @@ class Calls {
   void On(const EvictionFailed& signal);
   // Has the evictions that name the chunk wait for it no more; an error ends them.
   void FinishEvicts(ChunkIndex index, const absl::Status& status);
-  // Answers the call. Its chunks that have not left stay, unless another eviction names them.
-  void EndEvict(EvictOperation& evict, const absl::Status& status);
-  // The calls whose deadline has passed. Each that still waits is to be ended by one of the others;
-  // the caller tells Sharing of the part that has failed.
+  // Answers the session's evictions with the error.
+  void EndEvicts(const Session& session, const absl::Status& why);
+  // The part counts for its session no more, which ends. REQUIRES: it runs.
+  void LeavePart(StepId id);
+  // The calls whose deadline has passed. Each that still waits is to be ended: a fetch or a step
+  // part with the error of WhyLate(), which counts it, and an eviction by ExpireEvict().
   std::set<CallId> LateCalls();
-  absl::optional<PartFailed> ExpireWaiter(CallId call);
+  absl::Status WhyLate(const Waiter& waiter);
   void ExpireEvict(CallId call);
+  // The slots that calls of the job have as homes of chunks which are about to leave a content.
+  std::vector<SlotNumber> HomesOf(const Job& job) const;
+  void CheckSteps() const;
   // Looks at all calls, so that it is none of the pieces of an audit that the daemon makes.
   void CheckInvariants() const;
 
  private:
+  // Answers the call. Its chunks that have not left stay, unless another eviction names them.
+  void EndEvict(EvictOperation& evict, const absl::Status& status);
   absl::Status CheckHome(const Job& job, const AllocateCall& event) const;
   // nullopt: the allocation waits for memory that is being made.
   absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
@@ -97,7 +119,7 @@ class Calls {
   void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Proceed(Waiter& waiter, const RunStep& then);
-  // Undo(), and Sharing hears of the part by a signal.
+  // Undo(), and RankContents hears of the part by a signal.
   void Fail(Waiter& waiter, const absl::Status& status);
   void Leave(Waiter& waiter);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;
@@ -110,7 +132,6 @@ class Calls {
   void WaitOrFail(Waiter& waiter, const Verdict& verdict);
   absl::Status WhyLate(const WaitingCall& call, const std::string& what, absl::Status late);
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
-  void Expedite(const Chunk& chunk);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
   Admission TryAgain(Waiter& waiter);
@@ -123,6 +144,10 @@ class Calls {
   Residency& residency_;
   Prefetcher& prefetcher_;
 
+  std::map<CallId, std::unique_ptr<Waiter>> waiters_;
+  std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;
+  std::set<std::pair<Instant, CallId>> deadlines_;  // Calls in waiters_ and evicts_ have them.
+  std::map<StepId, RunningStep> steps_;
   uint64_t next_step_ = 1;
 };
 

@@ -33,7 +33,7 @@ absl::Status NotInTime(const Waiter& waiter) {
 
 std::set<CallId> Calls::LateCalls() {
   std::set<CallId> late;
-  for (const auto& [deadline, call] : core_.deadlines) {
+  for (const auto& [deadline, call] : deadlines_) {
     if (core_.now < deadline) break;
     ++core_.counters.admission_looks;
     late.insert(call);
@@ -41,17 +41,14 @@ std::set<CallId> Calls::LateCalls() {
   return late;
 }
 
-absl::optional<PartFailed> Calls::ExpireWaiter(CallId call) {
-  const auto found = core_.waiters.find(call);
-  if (found == core_.waiters.end()) return absl::nullopt;
-  Waiter& waiter = *found->second;
-  return Undo(waiter, WhyLate(waiter, absl::StrCat("room for ", waiter.chunks.size(), " chunks"),
-                              NotInTime(waiter)));
+absl::Status Calls::WhyLate(const Waiter& waiter) {
+  return WhyLate(waiter, absl::StrCat("room for ", waiter.chunks.size(), " chunks"),
+                 NotInTime(waiter));
 }
 
 void Calls::ExpireEvict(CallId call) {
-  const auto found = core_.evicts.find(call);
-  if (found == core_.evicts.end()) return;
+  const auto found = evicts_.find(call);
+  if (found == evicts_.end()) return;
   EvictOperation& evict = *found->second;
   const absl::Status late = absl::DeadlineExceededError(
       absl::StrCat(evict.missing, " chunks did not reach the ", TierName(evict.tier),

@@ -27,7 +27,7 @@ void Calls::Wait(Session& session, const EvictCall& event, std::vector<ChunkInde
     core_.ScheduleChunk(index);
     victims_.Update(index);
   }
-  core_.evicts.emplace(event.call, std::move(evict));
+  evicts_.emplace(event.call, std::move(evict));
 }
 
 void Calls::FinishEvicts(ChunkIndex index) {
@@ -40,8 +40,10 @@ void Calls::FinishEvicts(ChunkIndex index) {
 }
 
 void Calls::On(const EvictionFailed& signal) {
-  FinishEvicts(signal.chunk, signal.why);
-  core_.ScheduleChunk(signal.chunk);
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (!index.has_value()) return;
+  FinishEvicts(*index, signal.why);
+  core_.ScheduleChunk(*index);
 }
 
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
@@ -53,6 +55,10 @@ void Calls::FinishEvicts(ChunkIndex index, const absl::Status& status) {
     --evict->missing;
     if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
   }
+}
+
+void Calls::EndEvicts(const Session& session, const absl::Status& why) {
+  for (const CallId call : std::set<CallId>(session.evicts)) EndEvict(*evicts_.at(call), why);
 }
 
 void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
@@ -70,9 +76,9 @@ void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
   } else {
     core_.Refuse(evict.call, status);
   }
-  core_.deadlines.erase({evict.deadline, evict.call});
+  deadlines_.erase({evict.deadline, evict.call});
   core_.sessions.Find(evict.owner)->evicts.erase(evict.call);
-  core_.evicts.erase(evict.call);
+  evicts_.erase(evict.call);
 }
 
 }  // namespace memtide

@@ -15,7 +15,7 @@ void Calls::FreeChunk(ChunkIndex index) {
   while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
-  if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, index});
+  if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, core_.IdOf(index)});
   if (residency_.FreeChunk(index)) AllocateWaiting(job);
 }
 

@@ -18,7 +18,7 @@ void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
     chunk.revoke_sent = false;
     victims_.Update(index);
     core_.ScheduleChunk(index);
-    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{index});
+    if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{core_.IdOf(index)});
   }
   // A conflict may have ended even while other pins remain.
   core_.PinsChanged(index);
@@ -38,7 +38,7 @@ void Calls::Register(Session& session, WaitingCall& call, Duration deadline) {
   call.of_user = session.user->waiting_calls.Take();
   call.chunks_of_job = job.waiting_chunks.Take(chunks);
   call.chunks_of_user = session.user->waiting_chunks.Take(chunks);
-  core_.deadlines.emplace(call.deadline, call.call);
+  deadlines_.emplace(call.deadline, call.call);
 }
 
 // Proceed() and Fail() end a call that is in the tables, so it enters them before it is tried.
@@ -47,7 +47,7 @@ Verdict Calls::Enter(Session& session, std::unique_ptr<Waiter> waiter, Duration 
   entered.started = core_.now;
   Register(session, entered, deadline);
   session.waiters.push_back(&entered);
-  core_.waiters.emplace(entered.call, std::move(waiter));
+  waiters_.emplace(entered.call, std::move(waiter));
   return TryAdmit(entered, /*may_take_room=*/true);
 }
 
@@ -77,10 +77,10 @@ void Calls::Wait(Session& session, const FetchCall& event, std::vector<ChunkInde
 void Calls::Leave(Waiter& waiter) {
   std::vector<Waiter*>& waiters = core_.sessions.Find(waiter.owner)->waiters;
   waiters.erase(std::find(waiters.begin(), waiters.end(), &waiter));
-  core_.deadlines.erase({waiter.deadline, waiter.call});
+  deadlines_.erase({waiter.deadline, waiter.call});
   Job& job = *waiter.job;
   const bool has_homes = !waiter.homes.empty();
-  core_.waiters.erase(waiter.call);
+  waiters_.erase(waiter.call);
   if (has_homes) core_.HomesFreed(job);  // Homes that it did not need are free.
 }
 
@@ -214,15 +214,51 @@ void Calls::ReleaseLease(Session& session, ChunkIndex index) {
   }
 }
 
+bool Calls::HasCallFor(const Session& session, ChunkIndex index) {
+  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
+    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
+  });
+}
+
+bool Calls::IsInCall(const Session& session, ChunkIndex index) const {
+  const auto is_of_part = [this, &session](const Pin& pin) {
+    const RunningStep* const step = FindStep(StepId(pin.session.value()));
+    return step != nullptr && step->owner == session.id;
+  };
+  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+}
+
+Waiter* Calls::FindWaiter(CallId call) {
+  const auto found = waiters_.find(call);
+  return found == waiters_.end() ? nullptr : found->second.get();
+}
+
+bool Calls::IsUnused(ChunkIndex index) const {
+  const Chunk& chunk = core_.chunks[index];
+  return !chunk.pinned() && chunk.evicts.empty() &&
+         chunk.job->waiting.NextNaming(index, 0) == nullptr;
+}
+
+std::vector<SlotNumber> Calls::HomesOf(const Job& job) const {
+  std::vector<SlotNumber> slots;
+  for (const auto& [call, waiter] : waiters_) {
+    for (const Home& home : waiter->homes) {
+      if (home.slot && waiter->job == &job) slots.push_back(home.slot.number());
+    }
+  }
+  return slots;
+}
+
 // The reason for which each call that is not admitted waits still holds.
 void Calls::CheckInvariants() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
   const auto add = [&](const WaitingCall& call) {
     ++all[call.job].first;
     all[call.job].second += call.chunks.size();
-    MEMTIDE_CHECK(core_.deadlines.count({call.deadline, call.call}) == 1);
+    MEMTIDE_CHECK(deadlines_.count({call.deadline, call.call}) == 1);
   };
-  for (const auto& [call, waiter] : core_.waiters) {
+  for (const auto& [call, waiter] : waiters_) {
     add(*waiter);
     // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
@@ -233,11 +269,11 @@ void Calls::CheckInvariants() const {
     MEMTIDE_CHECK(ConflictsWhereItWatches(*waiter) || (for_room && !watched.pinned()))
         << "fetch " << waiter->call << " waits for nothing";
   }
-  for (const auto& [call, evict] : core_.evicts) {
+  for (const auto& [call, evict] : evicts_) {
     add(*evict);
     MEMTIDE_CHECK(core_.sessions.Find(evict->owner)->evicts.count(call) == 1);
   }
-  MEMTIDE_CHECK(core_.deadlines.size() == core_.waiters.size() + core_.evicts.size());
+  MEMTIDE_CHECK(deadlines_.size() == waiters_.size() + evicts_.size());
   std::map<uint32_t, std::pair<uint32_t, uint32_t>> of_users;
   for (const auto& [id, job] : core_.jobs) {
     const auto& [calls, chunks] = all[job.get()];
@@ -252,7 +288,7 @@ void Calls::CheckInvariants() const {
     MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
     MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
     for (const auto& [part, step] : session.steps) {
-      MEMTIDE_CHECK(core_.steps.at(step).owner == id && core_.steps.at(step).part == part);
+      MEMTIDE_CHECK(steps_.at(step).owner == id && steps_.at(step).part == part);
     }
   }
 }

@@ -14,6 +14,11 @@ absl::optional<StepId> Calls::RunningPart(const Session& session, uint64_t part)
   return found->second;
 }
 
+const RunningStep* Calls::FindStep(StepId id) const {
+  const auto found = steps_.find(id);
+  return found == steps_.end() ? nullptr : &found->second;
+}
+
 void Calls::Wait(Session& session, CallId call, std::vector<ChunkIndex> chunks,
                  size_t first_written, RunStep run, Duration deadline) {
   auto made = std::make_unique<Waiter>();
@@ -52,11 +57,11 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
   const CallId call = waiter.call;
-  core_.steps.emplace(
-      start.step, RunningStep{waiter.call, waiter.session, waiter.owner,
-                              core_.chunks.Hold(std::move(waiter.chunks)), waiter.first_written,
-                              then.part, then.unsharing, then.offer, std::move(waiter.of_session),
-                              std::move(waiter.step)});
+  steps_.emplace(start.step,
+                 RunningStep{waiter.call, waiter.session, waiter.owner,
+                             core_.chunks.Hold(std::move(waiter.chunks)), waiter.first_written,
+                             then.part, then.unsharing, then.offer, std::move(waiter.of_session),
+                             std::move(waiter.step)});
   core_.sessions.Find(waiter.owner)->steps.emplace(then.part, start.step);
   // The RunningStep has the counts and pins from here on. A part that the mover carries out ends at
   // StepDone, even if its session ends before.
@@ -69,10 +74,20 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
   core_.AnswerWith(call, std::move(part));
 }
 
+void Calls::LeavePart(StepId id) {
+  RunningStep& step = steps_.at(id);
+  step.of_session.End();
+  if (step.offer != nullptr) step.offer->EndCounts();
+}
+
+void Calls::CheckSteps() const {
+  for (const auto& [id, step] : steps_) MEMTIDE_CHECK(step.of_job);
+}
+
 RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
-  const auto found = core_.steps.find(id);
+  const auto found = steps_.find(id);
   RunningStep step = std::move(found->second);
-  core_.steps.erase(found);
+  steps_.erase(found);
   if (Session* const owner = core_.sessions.Find(step.owner)) owner->steps.erase({step.part, id});
   const std::vector<ChunkIndex> chunks = step.chunks.End();
   for (size_t i = 0; i < chunks.size(); ++i) {

@@ -141,7 +141,7 @@ void Commits::On(const CommitCall& event) {
     return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
   CarryOut(*session, event, *indices);
-  sharing_.ForgetLostResults(job);
+  contents_.ForgetLostResults(job);
   records_.AnswerCommit(job, event);
 }
 
@@ -153,14 +153,14 @@ void Commits::CarryOut(Session& session, const CommitCall& event,
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
     const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
-    if (is_common && !sharing_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
-      sharing_.ExchangeNames(job, event, i, chunk, shadow);
+    if (is_common && !contents_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      contents_.ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
-    sharing_.WithdrawOffer(session, event.chunks[i]);
-    sharing_.On(ChunkUnpinned{chunk});
+    offers_.WithdrawOffer(session, event.chunks[i]);
+    offers_.OfferAgain(chunk);
     if (!is_common) residency_.SwapContents(chunk, shadow);
-    sharing_.ResultMoved(shadow, chunk);
+    contents_.ResultMoved(shadow, chunk);
     residency_.UnlinkShadow(chunk);
     residency_.UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.

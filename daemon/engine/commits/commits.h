@@ -7,25 +7,45 @@
 #include <string>
 #include <vector>
 
+#include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/records/records.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
 class Commits {
  public:
-  Commits(Core& core, Residency& residency, Sharing& sharing, Records& records)
-      : core_(core), residency_(residency), sharing_(sharing), records_(records) {}
+  Commits(Core& core, Residency& residency, Calls& calls, Offers& offers, RankContents& contents,
+          Records& records)
+      : core_(core),
+        residency_(residency),
+        calls_(calls),
+        offers_(offers),
+        contents_(contents),
+        records_(records) {}
 
+  // Ends the waiting of commits whose ranks did not come in time: a commit with all ranks fails,
+  // and the others go on without the ranks that lack.
   void EndWaitForRanks(Job& job);
+  // Refuses the commit of a session that ends, and the ranks of its job go on without it; if they
+  // are kept, they cannot commit before the rank has a new session. REQUIRES: it has a job.
   void LeaveRanks(Session& session);
+  // Returns why the session cannot open its job as this rank of the group; OK also without a group.
   absl::Status CheckGroup(const Session& session, const OpenCall& event) const;
+  // Gives the session its rank and group, before it opens its job.
   static void SetRank(Session& session, const OpenCall& event);
+  // The session has opened its job: the group's sessions that have committed nothing yet may commit
+  // with it. Does nothing for a session without a group, as LeaveGroup().
   void JoinGroup(Session& session);
+  // The session ends: no other one of its group commits before all its ranks have new sessions.
   void LeaveGroup(Session& session);
+  // Commits a step at once, or when the ranks that share its chunks or are to commit with it have
+  // called. A commit of several ranks is of all or of none.
   void On(const CommitCall& event);
+  // Carries out the commits of the job that wait for no rank any more.
   void On(const CommitsPossible& signal);
 
  private:
@@ -34,6 +54,8 @@ class Commits {
     ChunkId chunk, shadow;
   };
 
+  // Carries out each commit that waits, with those of the ranks that share what it commits, when
+  // all of these ranks have called.
   void TryCommitTogether(Job& job);
   void CommitWithRanks(Job& job, const CommitCall& event);
   void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
@@ -66,7 +88,9 @@ class Commits {
 
   Core& core_;
   Residency& residency_;
-  Sharing& sharing_;
+  Calls& calls_;
+  Offers& offers_;
+  RankContents& contents_;
   Records& records_;
 };
 

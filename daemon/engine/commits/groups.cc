@@ -116,7 +116,7 @@ void Commits::CommitGroup(const std::vector<Session*>& ranks) {
       core_.Refuse(calls[i].call, status);
       continue;
     }
-    sharing_.ForgetLostResults(*ranks[i]->job);
+    contents_.ForgetLostResults(*ranks[i]->job);
     records_.AnswerCommit(*ranks[i]->job, calls[i]);
   }
 }

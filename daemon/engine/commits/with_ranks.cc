@@ -38,8 +38,6 @@ std::vector<WaitingCommit>::iterator Commits::FindCommit(Job& job, SessionId ses
       [session](const WaitingCommit& commit) { return commit.call.session == session; });
 }
 
-// Carries out each commit that waits, with those of the ranks that share what it commits, when all
-// of these ranks have called.
 void Commits::TryCommitTogether(Job& job) {
   for (size_t i = 0; i < job.commits.size();) {
     const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
@@ -158,7 +156,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  sharing_.ForgetLostResults(job);
+  contents_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
   for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
@@ -190,12 +188,11 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
   return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
     const bool is_pinned =
         std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
-          const auto step = core_.steps.find(StepId(pin.session.value()));
-          const bool is_step = IsStep(pin.session) && step != core_.steps.end();
+          const RunningStep* const step = calls_.FindStep(StepId(pin.session.value()));
           return pin.session == each.session ||
-                 (is_step && (step->second.owner == each.session || pin.access == Access::kWrite));
+                 (step != nullptr && (step->owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || Calls::HasCallFor(*core_.sessions.Find(each.session), index);
   });
 }
 
@@ -207,7 +204,7 @@ void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     residency_.SwapContents(chunk, shadow);
-    sharing_.ResultMoved(shadow, chunk);
+    contents_.ResultMoved(shadow, chunk);
     residency_.LinkShadow(chunk, shadow);
     return;
   }

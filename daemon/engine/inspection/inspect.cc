@@ -162,8 +162,7 @@ void Inspection::On(const InspectCall& event) {
   seen.chunk_count = core_.chunks.live();
   seen.remembered_chunks = core_.sessions.remembered_chunks();
   seen.waiting_calls =
-      static_cast<uint32_t>(core_.opens.size() + core_.waiters.size() + core_.evicts.size() +
-                            core_.steps.size() + sharing_.waiting_offers());
+      static_cast<uint32_t>(core_.opens.size() + calls_.pending() + offers_.waiting());
   ListJobs(event, &seen);
   seen.transfers_in_flight = static_cast<uint32_t>(core_.transfers.size());
   seen.draining = core_.draining;

@@ -6,14 +6,16 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "daemon/engine/calls/calls.h"
 #include "daemon/engine/core.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
 
 namespace memtide {
 
 class Inspection {
  public:
-  Inspection(Core& core, const Sharing& sharing) : core_(core), sharing_(sharing) {}
+  Inspection(Core& core, const Calls& calls, const Offers& offers)
+      : core_(core), calls_(calls), offers_(offers) {}
 
   void On(const InspectCall& event);
   void On(const TraceCall& event);
@@ -32,7 +34,8 @@ class Inspection {
   void ListChunks(const InspectCall& event, InspectReply* seen) const;
 
   Core& core_;
-  const Sharing& sharing_;
+  const Calls& calls_;
+  const Offers& offers_;
   absl::optional<ChunkSums> chunk_sums_;  // A large table is not walked for each InspectCall.
 };
 

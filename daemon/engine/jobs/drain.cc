@@ -21,9 +21,7 @@ void Jobs::On(const DrainCall& event) {
 // Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
 // so that the daemon may end.
 void Jobs::AnswerDrained() {
-  if (!core_.transfers.empty() || !core_.waiters.empty() || !core_.evicts.empty() ||
-      !core_.steps.empty())
-    return;
+  if (!core_.transfers.empty() || calls_.pending() > 0) return;
   for (const CallId call : drain_calls_) core_.Answer(call);
   drain_calls_.clear();
 }

@@ -336,7 +336,7 @@ void Jobs::LeaveJob(Session& session) {
   if (job.keeps_ranks()) {
     calls_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
-    sharing_.FreeOrphans(job);
+    contents_.FreeOrphans(job);
   }
   // An AllocateCall that waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return calls_.AllocateWaiting(job);

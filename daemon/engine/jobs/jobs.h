@@ -17,40 +17,56 @@
 #include "daemon/engine/requests/requests.h"
 #include "daemon/engine/residency/residency.h"
 #include "daemon/engine/residency/scrubber.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
 class Jobs {
  public:
   Jobs(Core& core, Memory& memory, Residency& residency, Scrubber& scrubber, Calls& calls,
-       Sharing& sharing, Records& records, Commits& commits)
+       Offers& offers, RankContents& contents, Records& records, Commits& commits)
       : core_(core),
         memory_(memory),
         residency_(residency),
         scrubber_(scrubber),
         calls_(calls),
-        sharing_(sharing),
+        offers_(offers),
+        contents_(contents),
         records_(records),
         commits_(commits) {}
 
+  // Adds the session, or closes it if it may not be added.
   void On(const ClientConnected& event);
+  // Ends the session whose process is gone, and then its job, unless that has others or lingers.
   void On(const ClientGone& event);
   void On(const RenewCall& event);
+  // The same, in order; a session that has ended is closed with success, as the call may be a
+  // repeated one.
   void On(const CloseCall& event);
+  // Ends sessions, calls, lingering jobs and waits whose time has passed, and tries again what
+  // failed or waits for memory.
   void On(const Tick& event);
+  // Lends the slots at the device again that a process which ended might have written to.
   void On(const ClientQuiet& event);
+  // Joins or makes the job of the session, at once or when there is memory, or refuses the call.
   void On(const OpenCall& event);
-  // Tries the waiting OpenCalls again.
+  // Tries the waiting OpenCalls again, each once, and refuses those whose deadline has passed.
   void OpenWaiting();
+  // Ends the job and its sessions.
   void On(const EndJobCall& event);
+  // Ends the sessions that have memory of a device which is lost.
   void On(const DeviceState& event);
+  // Takes no new sessions, or no new work at all, from now on. The latter is answered by
+  // AnswerDrained().
   void On(const DrainCall& event);
   bool has_drain_calls() const { return !drain_calls_.empty(); }
-  // Answers them if nothing is under way.
+  // Answers the DrainCalls if no transfer, waiting call or step part is left.
   void AnswerDrained();
+  // Answers the OpenCalls that wait for the job.
   void On(const JobMade& signal);
   void On(const RegionsReplaced& signal);
+  // Ends the sessions of the job with the error, and drops copies that they may have written.
   void On(const WrittenUnseen& signal);
 
   void CheckInvariants() const;
@@ -82,7 +98,8 @@ class Jobs {
   Residency& residency_;
   Scrubber& scrubber_;
   Calls& calls_;
-  Sharing& sharing_;
+  Offers& offers_;
+  RankContents& contents_;
   Records& records_;
   Commits& commits_;
 

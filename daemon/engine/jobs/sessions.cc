@@ -41,23 +41,20 @@ void Jobs::On(const CloseCall& event) {
 // nothing is left.
 void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
-  sharing_.EndWaitingParts(session, why);
-  sharing_.EndOffers(session, why);
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) sharing_.Fail(*waiter, why);
-  for (const CallId call : std::set<CallId>(session.evicts))
-    calls_.EndEvict(*core_.evicts.at(call), why);
-  // A part that the mover computes uses its memory until StepDone, and only counts for the session
-  // no longer. A part that the session computes ends with it.
+  contents_.EndWaitingParts(session, why);
+  offers_.EndOffers(session, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) contents_.Fail(*waiter, why);
+  calls_.EndEvicts(session, why);
+  // A part that the mover copies uses its memory until StepDone, and only counts for the session no
+  // longer. A part that the session computes ends with it.
   std::set<StepId> parts;
   for (const auto& [part, step] : session.steps) {
-    RunningStep& running = core_.steps.at(step);
-    running.of_session.End();
-    if (running.offer != nullptr) running.offer->EndCounts();
+    calls_.LeavePart(step);
     if (part != 0) parts.insert(step);
   }
   for (const StepId part : parts) {
     const RunningStep ended = calls_.EndStep(part, why);
-    sharing_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok());
+    contents_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok());
   }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
@@ -83,7 +80,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
     }
   }
   session.left_behind.clear();
-  sharing_.WithdrawOffers(session);
+  offers_.WithdrawOffers(session);
   commits_.LeaveGroup(session);
   if (session.job != nullptr) commits_.LeaveRanks(session);
   if (session.job != nullptr) memory_.LeaveRegions(*session.job, id);
@@ -134,7 +131,7 @@ void Jobs::On(const Tick&) {
       core_.ScheduleRoomCheck(*job, tier);
     }
   }
-  sharing_.TickOffers();
+  offers_.Tick();
   residency_.ServeWrites();
   for (Job* job : expired) EndJob(*job);
   memory_.ShrinkOverQuota();
@@ -146,7 +143,9 @@ void Jobs::On(const Tick&) {
 void Jobs::ExpireCalls() {
   const std::set<CallId> late = calls_.LateCalls();
   for (const CallId call : late) {
-    if (const absl::optional<PartFailed> failed = calls_.ExpireWaiter(call)) sharing_.On(*failed);
+    if (Waiter* const waiter = calls_.FindWaiter(call)) {
+      contents_.Fail(*waiter, calls_.WhyLate(*waiter));
+    }
   }
   for (const auto& [id, job] : core_.jobs) {
     for (const WaitingPart& part : job->parts.TakeLate(core_.now)) {
@@ -156,7 +155,7 @@ void Jobs::ExpireCalls() {
     }
     commits_.EndWaitForRanks(*job);
     records_.ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) sharing_.FreeOrphans(*job);
+    if (job->orphans_remain) contents_.FreeOrphans(*job);
   }
   for (const CallId call : late) calls_.ExpireEvict(call);
 }

@@ -57,7 +57,6 @@ void Records::SetDurable(Job& job, uint32_t every) {
   core_.MarkDirty(job);
 }
 
-// Answers the commit of the step now, or when the step is on stable storage.
 void Records::AnswerCommit(Job& job, const CommitCall& event) {
   JobSnapshots& snapshots = job.snapshots;
   const uint32_t rank = job.keeps_ranks() ? core_.sessions.Find(event.session)->rank : 0;
@@ -72,7 +71,6 @@ void Records::AnswerCommit(Job& job, const CommitCall& event) {
   next_try = std::min<Instant>(next_try, core_.now + std::chrono::seconds(1));
 }
 
-// The job has no session any more: the steps after the last durable one are saved, too.
 void Records::SaveLastSteps(Job& job) {
   if (!job.is_durable() || job.snapshots.saving.has_value()) return;
   if (job.committed_step > 0 && job.snapshots.saved_steps != job.CommittedSteps()) BeginSaving(job);
@@ -116,7 +114,6 @@ void Records::SaveWhenWritten(Job& job) {
   core_.Emit(std::move(save));
 }
 
-// The next part of the way to SSD of a chunk that belongs in the snapshot.
 void Records::WriteForSnapshot(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
@@ -199,7 +196,6 @@ void Records::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
   for (const SlotNumber slot : slots) job.share(Tier::kSsd).EndQuarantine(slot);
 }
 
-// The session's commit waits no more, if one does.
 void Records::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
   std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
   const auto found = std::find_if(commits.begin(), commits.end(), [session](const auto& commit) {
@@ -229,7 +225,6 @@ void Records::ExpireWaitForSnapshot(Job& job) {
   }
 }
 
-// The job ends, and what it has on stable storage with it.
 void Records::EndSnapshots(Job& job) {
   if (!job.is_durable()) return;
   EndQuarantines(job, job.snapshots.slots);
@@ -283,7 +278,7 @@ void Records::RestoreFrom(const Snapshot& snapshot) {
 }
 
 void Records::On(const ChunkFreed& signal) {
-  if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, signal.chunk);
+  if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, IndexOf(signal.chunk));
 }
 
 void Records::On(const WritesFail& signal) {

@@ -39,12 +39,12 @@ void Requests::On(const DiscardCall& event) {
   // The others keep what they share.
   const std::vector<ChunkIndex> before = *indices;
   status =
-      sharing_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
+      contents_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
   if (!status.ok()) return core_.Refuse(event.call, status);
   for (size_t i = 0; i < before.size(); ++i) {
     if (shared[i]) calls_.ReleaseLease(*session, before[i]);
   }
-  for (const ChunkId id : event.chunks) sharing_.ReleaseLeftBehind(*session, id);
+  for (const ChunkId id : event.chunks) contents_.ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
     calls_.ReleaseLease(*session, index);
     residency_.DiscardUndefined(index);

@@ -34,10 +34,10 @@ void Requests::On(const FreeCall& event) {
   FailAdmitted(*session, *indices);
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    sharing_.ReleaseLeftBehind(*session, event.chunks[i]);
-    sharing_.WithdrawOffer(*session, event.chunks[i]);
+    contents_.ReleaseLeftBehind(*session, event.chunks[i]);
+    offers_.WithdrawOffer(*session, event.chunks[i]);
     if (core_.ids.IsShared(index)) {
-      sharing_.FreeId(*session, event.chunks[i], index);
+      contents_.FreeId(*session, event.chunks[i], index);
       continue;
     }
     calls_.FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
@@ -61,7 +61,7 @@ void Requests::FailAdmitted(const Session& session, const std::vector<ChunkIndex
         std::find_if(waiter->chunks.begin(), waiter->chunks.end(),
                      [&](ChunkIndex index) { return core_.chunks[index].batch_mark == batch; });
     if (waiter->admitted && named != waiter->chunks.end())
-      sharing_.Fail(*waiter, Freed(core_.chunks, *named));
+      contents_.Fail(*waiter, Freed(core_.chunks, *named));
   }
 }
 

@@ -10,18 +10,23 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/residency/prefetcher.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/duplicates.h"
+#include "daemon/engine/sharing/offers.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
 class Requests {
  public:
-  Requests(Core& core, Residency& residency, Prefetcher& prefetcher, Calls& calls, Sharing& sharing)
+  Requests(Core& core, Residency& residency, Prefetcher& prefetcher, Calls& calls, Offers& offers,
+           Duplicates& duplicates, RankContents& contents)
       : core_(core),
         residency_(residency),
         prefetcher_(prefetcher),
         calls_(calls),
-        sharing_(sharing) {}
+        offers_(offers),
+        duplicates_(duplicates),
+        contents_(contents) {}
 
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
@@ -54,7 +59,9 @@ class Requests {
   Residency& residency_;
   Prefetcher& prefetcher_;
   Calls& calls_;
-  Sharing& sharing_;
+  Offers& offers_;
+  Duplicates& duplicates_;
+  RankContents& contents_;
 };
 
 }  // namespace memtide

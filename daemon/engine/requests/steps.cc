@@ -87,13 +87,13 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
   run.work = event.work;
   run.part = event.part;
   if (event.contents.has_value() && job.shares_contents()) {
-    if (sharing_.SharePart(session, event, &*indices, &run.difference)) return;
+    if (contents_.SharePart(session, event, &*indices, &run.difference)) return;
   } else {
     std::vector<bool> shared(indices->size());
     for (size_t i = event.reads; i < indices->size(); ++i)
       shared[i] = core_.ids.MustCopyToWrite((*indices)[i]);
     status =
-        sharing_.GiveOwnEntries(session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
+        contents_.GiveOwnEntries(session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
     if (!status.ok()) return core_.Refuse(event.call, status);
   }
   calls_.Wait(session, event.call, *std::move(indices), event.reads, std::move(run),
@@ -102,10 +102,13 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
 }
 
 void Requests::On(const StepDone& event) {
-  if (core_.steps.count(event.step) == 0) return;
+  if (calls_.FindStep(event.step) == nullptr) return;
   const RunningStep step = calls_.EndStep(event.step, event.status);
-  if (step.unsharing != nullptr) return sharing_.EndUnsharing(step, event.status);
-  if (step.offer != nullptr) return sharing_.EndOfferPart(step, event);
+  if (step.unsharing != nullptr) return contents_.EndUnsharing(step, event.status);
+  if (step.offer != nullptr) {
+    return step.offer->duplicate.has_value() ? duplicates_.EndPart(step, event.status)
+                                             : offers_.EndPart(step, event);
+  }
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
   core_.Answer(step.call);
 }
@@ -119,7 +122,7 @@ void Requests::On(const EndPartCall& event) {
     const RunningStep ended = calls_.EndStep(
         *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"));
     if (event.computed) core_.counters.non_finite_gradients += event.non_finite_gradients;
-    sharing_.PartEnded(*session->job, ended.owner, ended.part, event.computed);
+    contents_.PartEnded(*session->job, ended.owner, ended.part, event.computed);
   }
   core_.Answer(event.call);
 }

@@ -1,5 +1,5 @@
-// Common chunks: chunks that come to read a common content (sharing/contents.cc), and leave it when
-// they are written or end.
+// Common chunks: chunks that come to read a common content (sharing/hidden_jobs.cc), and leave it
+// when they are written or end.
 #include <utility>
 
 #include "base/check.h"

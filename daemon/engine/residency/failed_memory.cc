@@ -23,7 +23,7 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   victims_.Rank(index);
   if (!had_content || !copies.valid.empty()) return false;
   copies.torn = copies.memory_failed = true;
-  core_.work.Send(PromotionFailed{index, why, /*is_lost=*/true});
+  core_.work.Send(PromotionFailed{core_.IdOf(index), why, /*is_lost=*/true});
   return true;
 }
 
@@ -32,7 +32,7 @@ void Residency::LoseDeviceCopies(Job& job) {
     if (!core_.chunks[index].live()) continue;
     Chunk& chunk = core_.chunks[index];
     if (chunk.copies().flight) {
-      Flight& flight = *chunk.copies().flight;
+      Flight& flight = *copies_[index].flight;
       flight.is_void = flight.is_void || flight.from == Tier::kDevice || flight.to == Tier::kDevice;
     }
     if (chunk.prefetch_to.has_value() && *chunk.prefetch_to == Tier::kDevice) StopPrefetch(chunk);

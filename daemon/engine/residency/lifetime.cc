@@ -84,9 +84,8 @@ bool Residency::ForgetChunk(ChunkIndex index) {
   }
   job.members.Remove(chunk.member);
   // The next chunk with this index has no failed write-back.
-  job.retry_after_tick.erase(
-      std::remove(job.retry_after_tick.begin(), job.retry_after_tick.end(), index),
-      job.retry_after_tick.end());
+  std::vector<ChunkIndex>& retried = job.retry_after_tick;
+  if (chunk.retry_after_tick) retried.erase(std::find(retried.begin(), retried.end(), index));
   CommonContent* const common = chunk.common();
   core_.chunks.Release(index);
   if (common != nullptr) LeaveContent(*common);

@@ -109,6 +109,8 @@ class Residency {
   // Begins a copy of the content from the tier, or zeros, to the other one.
   // REQUIRES: as Begin(); the chunk has a slot at both, and its content at the first.
   void Start(ChunkIndex index, absl::optional<Tier> from, Tier to);
+  // A call waits for the chunk: a prefetch or a scrub of it that is in flight precedes others.
+  void Expedite(ChunkIndex index);
   // At each Tick: writes to a slower tier that failed, and failures that the log does not have.
   void RetryWrites(Job& job);
   void ReportFailures(Job& job);

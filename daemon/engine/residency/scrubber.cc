@@ -75,8 +75,9 @@ void Scrubber::StartScrub(ChunkIndex index) {
 void Scrubber::On(const ScrubEnded& ended) {
   scrubbing_.reset();
   next_scrub_ = scrub_began_ + (core_.now - scrub_began_) * kScrubPart;
-  const Chunk& chunk = core_.chunks[ended.chunk];
-  if (!chunk.live()) return;
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(ended.chunk);
+  if (!index.has_value()) return;
+  const Chunk& chunk = core_.chunks[*index];
   // The content has been written anew meanwhile, or has moved to the chunk by a commit.
   const bool same = ended.version == chunk.version && chunk.member == scrub_.member &&
                     chunk.job->id == scrub_.job;
@@ -88,7 +89,7 @@ void Scrubber::On(const ScrubEnded& ended) {
   } else if (absl::IsDataLoss(ended.status) && scrub_.failed != ended.version) {
     scrub_.failed = ended.version;  // The same piece is read once more.
   } else {
-    if (absl::IsDataLoss(ended.status)) residency_.BadCopy(ended.chunk, ended.status);
+    if (absl::IsDataLoss(ended.status)) residency_.BadCopy(*index, ended.status);
     scrub_ = {scrub_.job, Member(scrub_.member.value() + 1)};
   }
 }

@@ -45,11 +45,12 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   // therefore does not count (decision 13).
   const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
   const bool a_is_made = a.is_made(), b_is_made = b.is_made();
-  for (Chunk* chunk : {&a, &b}) {
+  for (const ChunkIndex index : {index_a, index_b}) {
+    Chunk* const chunk = &core_.chunks[index];
     // A transfer of the current content stays valid under the new version. A transfer of an older
     // version does not.
     if (chunk->copies().flight != nullptr) {
-      Flight& flight = *chunk->copies().flight;
+      Flight& flight = *copies_[index].flight;
       flight.version = flight.version == chunk->version ? fresh : Version(0);
     }
     chunk->version = fresh;
@@ -58,7 +59,7 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   a.made = b_is_made ? fresh : Version();
   b.made = a_is_made ? fresh : Version();
   for (const ChunkIndex index : {index_a, index_b}) {
-    const std::unique_ptr<Flight>& flight = core_.chunks[index].copies().flight;
+    const Flight* const flight = core_.chunks[index].copies().flight.get();
     // The transfer belongs to its slots, which the other chunk has now.
     if (flight != nullptr) core_.transfers[flight->transfer] = index;
     NoteChange(index);

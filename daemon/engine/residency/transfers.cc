@@ -54,12 +54,21 @@ TransferId Residency::Begin(ChunkIndex index, absl::optional<Tier> from, Tier to
   const TransferId transfer = start.transfer = TransferId(next_transfer_++);
   copies_[index].flight = std::make_unique<Flight>(
       Flight{transfer, start.kind, from, to, chunk.version, Trace(chunk, from, to), start.awaited});
-  if (!start.sums.empty()) chunk.copies().flight->verified = start.size;
+  if (!start.sums.empty()) copies_[index].flight->verified = start.size;
   if (from.has_value()) chunk.job->forecast.links().Start({*from, to});
   core_.transfers.emplace(transfer, index);
   victims_.Update(index);
   core_.Emit(std::move(start));
   return transfer;
+}
+
+void Residency::Expedite(ChunkIndex index) {
+  Flight* const flight = copies_[index].flight.get();
+  using Kind = StartTransfer::Kind;
+  if (flight == nullptr || flight->awaited) return;
+  if (flight->kind != Kind::kSsdToHost && flight->kind != Kind::kVerifySsd) return;
+  flight->awaited = true;
+  core_.Emit(AwaitTransfer{flight->transfer});
 }
 
 void Residency::On(const TransferDone& event) {
@@ -69,11 +78,11 @@ void Residency::On(const TransferDone& event) {
   core_.transfers.erase(found);
   Chunk& chunk = core_.chunks[index];
   const Flight flight = *chunk.copies().flight;
-  copies_[index].flight.reset();
+  copies_[index].flight = nullptr;
   core_.work.NoteMovement();
   if (flight.kind == StartTransfer::Kind::kVerifySsd) {
     if (event.wrong_bytes) ++core_.counters.wrong_bytes;
-    core_.work.Send(ScrubEnded{index, flight.version, flight.verified, event.status});
+    core_.work.Send(ScrubEnded{core_.IdOf(index), flight.version, flight.verified, event.status});
     if (!chunk.live()) return ForgetAfterTransfer(index);
     return core_.ScheduleChunk(index);
   }
@@ -156,7 +165,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
-    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{index, named});
+    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
     calls_fail = calls_fail || !chunk.evicts.empty();
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
@@ -184,7 +193,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
                          LastMomentsOf(chunk), "Resume from a checkpoint"));
       }
       StopPrefetch(chunk);
-      if (is_awaited) core_.work.Send(PromotionFailed{index, named});
+      if (is_awaited) core_.work.Send(PromotionFailed{core_.IdOf(index), named});
       calls_fail = calls_fail || is_awaited;
     }
   }

@@ -7,32 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
-bool HasCallFor(const Session& session, ChunkIndex index) {
-  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
-    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
-  });
-}
-
-bool IsInCall(const Core& core, const Session& session, ChunkIndex index) {
-  const auto is_of_part = [&core, &session](const Pin& pin) {
-    const auto step =
-        IsStep(pin.session) ? core.steps.find(StepId(pin.session.value())) : core.steps.end();
-    return step != core.steps.end() && step->second.owner == session.id;
-  };
-  const std::vector<Pin>& pins = core.chunks[index].pins;
-  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
-}
-
 // REQUIRES: if it is the only id of `from`, that entry is not pinned, but for a lease that the
 // session leaves behind.
-void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
+void RankContents::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
   const Name name = core_.ids.NameOf(job, id, from);
   Session* const owner = core_.sessions.Find(name.owner);
-  if (owner != nullptr) WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
+  if (owner != nullptr)
+    offers_.WithdrawOffer(*owner, id);  // Its digest was that of the other entry.
   const bool is_last =
       job.names.Move(name, from, core_.ids.OwnName(from), to, core_.ids.OwnName(to));
   core_.MarkDirty(from);
@@ -50,7 +35,7 @@ void Sharing::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) {
 
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
 // with more of them is being made.
-absl::StatusOr<Home> Sharing::TakeHome(Job& job, ChunkIndex shared) {
+absl::StatusOr<Home> RankContents::TakeHome(Job& job, ChunkIndex shared) {
   if (Memory::HasHomes(job, 1)) return Memory::TakeHome(job, job.home);
   memory_.GrowForHomes(job, job.home, 1);
   memory_.Grow(job, job.home);
@@ -65,7 +50,7 @@ absl::StatusOr<Home> Sharing::TakeHome(Job& job, ChunkIndex shared) {
 }
 
 // A new entry for a content of the same kind. No id names it yet. The error is TakeHome()'s.
-absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
+absl::StatusOr<ChunkIndex> RankContents::MakeEntry(Job& job, ChunkIndex like) {
   NewChunk entry;
   MEMTIDE_ASSIGN_OR_RETURN(entry.home, TakeHome(job, like));
   const Chunk& model = core_.chunks[like];
@@ -82,9 +67,9 @@ absl::StatusOr<ChunkIndex> Sharing::MakeEntry(Job& job, ChunkIndex like) {
 // Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
 // Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
 // the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
-absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
-                                     const std::vector<bool>& wanted, bool may_be_leased,
-                                     std::vector<ChunkIndex>* indices) {
+absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
+                                          const std::vector<bool>& wanted, bool may_be_leased,
+                                          std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
   std::vector<std::pair<size_t, ChunkIndex>> made;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -95,7 +80,7 @@ absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId
     absl::StatusOr<ChunkIndex> entry = absl::AbortedError(
         absl::StrCat("chunk ", ids[i].value(),
                      " is in use by the session that writes it; release it and try again"));
-    if (!is_leased && !IsInCall(core_, session, old)) entry = MakeEntry(job, old);
+    if (!is_leased && !calls_.IsInCall(session, old)) entry = MakeEntry(job, old);
     if (!entry.ok()) {
       for (const auto& [at, index] : made) calls_.FreeChunk(index);
       return entry.status();
@@ -111,8 +96,8 @@ absl::Status Sharing::GiveOwnEntries(Session& session, const std::vector<ChunkId
 
 // Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
 // call again, which finds entries of its own.
-void Sharing::Unshare(Session& session, const FetchCall& event,
-                      const std::vector<ChunkIndex>& indices) {
+void RankContents::Unshare(Session& session, const FetchCall& event,
+                           const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
@@ -161,7 +146,7 @@ void Sharing::Unshare(Session& session, const FetchCall& event,
 }
 
 // The copies are there, or failed.
-void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) {
+void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& status) {
   const Unsharing& unsharing = *step.unsharing;
   Session* const session = core_.sessions.Find(step.owner);
   if (!status.ok() || session == nullptr || session->job == nullptr) {
@@ -173,7 +158,7 @@ void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) 
   // A fetch or part of the session that waits for the shared entry would get that, and other ranks
   // may have written it by then.
   for (const ChunkIndex shared : unsharing.shared) {
-    if (!HasCallFor(*session, shared)) continue;
+    if (!Calls::HasCallFor(*session, shared)) continue;
     DropCopies(unsharing);
     return core_.Refuse(step.call,
                         absl::AbortedError("another call of the session waits for a chunk "
@@ -199,14 +184,14 @@ void Sharing::EndUnsharing(const RunningStep& step, const absl::Status& status) 
   if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
-void Sharing::DropCopies(const Unsharing& unsharing) {
+void RankContents::DropCopies(const Unsharing& unsharing) {
   for (const ChunkIndex copy : unsharing.copies) {
     if (core_.chunks[copy].live()) calls_.FreeChunk(copy);
   }
 }
 
 // The session's lease on the content that its id named before, if it still has one.
-void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
+void RankContents::ReleaseLeftBehind(Session& session, ChunkId id) {
   const auto found = session.left_behind.find(id);
   if (found == session.left_behind.end()) return;
   const ChunkIndex index = found->second;
@@ -219,7 +204,7 @@ void Sharing::ReleaseLeftBehind(Session& session, ChunkId id) {
 }
 
 // Ends one id of a content that others name, too.
-void Sharing::FreeId(Session& session, ChunkId id, ChunkIndex index) {
+void RankContents::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
     const std::vector<ChunkIndex>& chunks = waiter->chunks;
     if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
@@ -232,7 +217,7 @@ void Sharing::FreeId(Session& session, ChunkId id, ChunkIndex index) {
 }
 
 // Whether only sessions that have ended named the entry, so that no call can reach it any more.
-bool Sharing::IsOrphan(ChunkIndex index) const {
+bool RankContents::IsOrphan(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
   const Job& job = *chunk.job;
   const auto is_there = [&job](SessionId session) {
@@ -250,11 +235,11 @@ bool Sharing::IsOrphan(ChunkIndex index) const {
 
 // Frees what only ranks that have ended could use. Another rank may still read what its id named
 // before; then the next Tick tries again.
-void Sharing::FreeOrphans(Job& job) {
+void RankContents::FreeOrphans(Job& job) {
   job.orphans_remain = false;
   for (const ChunkIndex index : job.members.chunks()) {
     if (!core_.chunks[index].live() || !IsOrphan(index)) continue;
-    if (IsUnused(index)) {
+    if (calls_.IsUnused(index)) {
       calls_.FreeChunk(index);
     } else {
       job.orphans_remain = true;

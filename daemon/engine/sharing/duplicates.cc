@@ -2,24 +2,26 @@
 //
 // The bytes of a duplicated chunk become a content of its own job (Job::duplicated): its slot of
 // host memory is the content's from then on, and the chunk and its duplicates are readers, as
-// chunks of several sessions are of a common content (sharing/contents.cc). So each has its leases,
-// moves to the device and is freed by itself, and a session that writes one gets a copy first.
+// chunks of several sessions are of a common content (sharing/hidden_jobs.cc). So each has its
+// leases, moves to the device and is freed by itself, and a session that writes one gets a copy
+// first.
 //
 // A content never leaves host memory. Where other chunks do, its slot is claimed, as slots are for
 // activations, so that calls that were accepted keep the room that they need. A reader has no home.
 // Its writer takes one, or is refused where there is none, before anything is written.
+#include "daemon/engine/sharing/duplicates.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
-absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall& event,
-                                     const std::vector<ChunkIndex>& indices) const {
+absl::Status Duplicates::CheckDuplicate(const Session& session, const DuplicateCall& event,
+                                        const std::vector<ChunkIndex>& indices) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -46,8 +48,8 @@ absl::Status Sharing::CheckDuplicate(const Session& session, const DuplicateCall
   return calls_.CheckWaiting(session, 2 * indices.size());
 }
 
-absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const DuplicateCall& event,
-                                                   const std::vector<ChunkIndex>& indices) const {
+absl::optional<absl::Status> Duplicates::TryDuplicate(
+    const Job& job, const DuplicateCall& event, const std::vector<ChunkIndex>& indices) const {
   const uint64_t made = uint64_t{event.copies} * indices.size();
   if (made == 0 || made > core_.options.limits.chunks_per_call) {
     return absl::InvalidArgumentError(
@@ -79,7 +81,7 @@ absl::optional<absl::Status> Sharing::TryDuplicate(const Job& job, const Duplica
   return calls_.TryClaim(job, own);
 }
 
-void Sharing::On(const DuplicateCall& event) {
+void Duplicates::On(const DuplicateCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   if (core_.AnswerAgain(*session, event.call, event.request_id, kKindOf<DuplicateCall>)) return;
@@ -96,11 +98,20 @@ void Sharing::On(const DuplicateCall& event) {
   const uint32_t count = static_cast<uint32_t>(event.chunks.size());
   offer->chunks_of_job = session->job->waiting_chunks.Take(count);
   offer->chunks_of_user = session->user->waiting_chunks.Take(count);
-  StartDuplicating(offer);
+  Start(offer);
+}
+
+bool Duplicates::RetryWaiting() {
+  const std::vector<std::shared_ptr<Offer>> due = offers_.TakeDue();
+  for (const std::shared_ptr<Offer>& offer : due) {
+    offers_.StopWaiting(*offer);
+    offer->duplicate.has_value() ? Start(offer) : offers_.GoOn(offer);
+  }
+  return !due.empty();
 }
 
 // A step part without work brings the chunks to host memory.
-void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
+void Duplicates::Start(const std::shared_ptr<Offer>& offer) {
   Session& session = *core_.sessions.Find(offer->session);
   const DuplicateCall& call = *offer->duplicate;
   if (core_.AnswerAgain(session, call.call, call.request_id, kKindOf<DuplicateCall>)) return;
@@ -114,28 +125,34 @@ void Sharing::StartDuplicating(const std::shared_ptr<Offer>& offer) {
   }
   if (!status.has_value()) {
     memory_.Grow(*session.job, Tier::kHost);
-    return WaitToDuplicate(session, offer);
+    return WaitForRoom(session, offer);
   }
   if (!status->ok()) return core_.Refuse(call.call, *status);
   const size_t count = indices->size();
-  StartPart(session, offer, ContentWork(), *std::move(indices), count);
+  offers_.StartPart(session, offer, ContentWork(), *std::move(indices), count);
 }
 
 // Memory is made for claims, or a transfer uses a slot that is to be the content's.
-void Sharing::WaitToDuplicate(Session& session, const std::shared_ptr<Offer>& offer) {
+void Duplicates::WaitForRoom(Session& session, const std::shared_ptr<Offer>& offer) {
   if (core_.now >= offer->patience || core_.draining) {
     return core_.Refuse(offer->call,
                         absl::ResourceExhaustedError(
                             "the job's host share has no room now for what duplicates have "
                             "in common; raise the host pool, or copy the bytes"));
   }
-  offer->of_session = session.waiting_calls.Take();
-  offers_.push_back(offer);
-  await_transfers_ = true;
+  offers_.Wait(session, offer);
+  offers_.AwaitTransfers();
 }
 
 // The part has ended, so that the chunks are in host memory unless they have been used since.
-void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& offer) {
+void Duplicates::EndPart(const RunningStep& step, const absl::Status& ended) {
+  const std::shared_ptr<Offer>& offer = step.offer;
+  Session* const found = core_.sessions.Find(step.owner);
+  if (!ended.ok() || found == nullptr || found->job == nullptr) {
+    return offers_.EndOffer(*offer,
+                            ended.ok() ? absl::UnavailableError("the session ended") : ended);
+  }
+  Session& session = *found;
   const DuplicateCall& call = *offer->duplicate;
   const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
@@ -146,24 +163,24 @@ void Sharing::EndDuplicating(Session& session, const std::shared_ptr<Offer>& off
     const ChunkIndex index = (*indices)[i];
     const Chunk& chunk = core_.chunks[index];
     if (chunk.common() != nullptr) continue;
-    if (!IsUnused(index)) {
+    if (!calls_.IsUnused(index)) {
       status = absl::AbortedError(
           absl::StrCat("chunk ", call.chunks[i].value(), " is in use; release it and try again"));
     }
     moves = chunk.copies().flight != nullptr || !chunk.valid_at(Tier::kHost);
   }
   if (status.has_value() && !status->ok()) return core_.Refuse(call.call, *status);
-  if (moves) return WaitToDuplicate(session, offer);
+  if (moves) return WaitForRoom(session, offer);
   Duplicate(session, call, *indices);
 }
 
 // REQUIRES: those of the chunks that have a content of their own are unused, and in host memory.
-void Sharing::Duplicate(Session& session, const DuplicateCall& event,
-                        const std::vector<ChunkIndex>& indices) {
+void Duplicates::Duplicate(Session& session, const DuplicateCall& event,
+                           const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
   for (size_t i = 0; i < indices.size(); ++i) {
     if (core_.chunks[indices[i]].common() != nullptr) continue;
-    WithdrawOffer(session, event.chunks[i]);
+    offers_.WithdrawOffer(session, event.chunks[i]);
     residency_.HoldInCommon(job, indices[i]);
   }
   AllocateReply made;

@@ -1,18 +1,19 @@
 // Offers: a session names chunks that it will not write, and those whose bytes another session of
-// its user has offered, too, come to hold one common content (sharing/contents.cc).
+// its user has offered, too, come to hold one common content (sharing/hidden_jobs.cc).
 //
 // Step parts of the daemon hash the chunks, compare them with a content that is there, or copy the
 // first of them to where the content is made. A part reads the chunks under pins of its own, and
 // what it found counts only if the chunk still has that version, and nothing uses it, at the end.
 // The first session that offers some bytes only leaves a digest: its chunks become common when it
 // offers them again, after another session has offered the same.
+#include "daemon/engine/sharing/offers.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "daemon/engine/sharing/sharing.h"
 
 namespace memtide {
 
@@ -23,7 +24,7 @@ constexpr uint32_t kMostInPart = 8;
 
 }  // namespace
 
-absl::Status Sharing::CheckOffer(const Session& session, const OfferCall& event) const {
+absl::Status Offers::CheckOffer(const Session& session, const OfferCall& event) const {
   const Job& job = *session.job;
   if (!job.name.empty()) {
     return absl::FailedPreconditionError(
@@ -42,11 +43,11 @@ absl::Status Sharing::CheckOffer(const Session& session, const OfferCall& event)
   return calls_.CheckWaiting(session, chunks + 2 * MostInPart(job));
 }
 
-uint32_t Sharing::MostInPart(const Job& job) const {
+uint32_t Offers::MostInPart(const Job& job) {
   return std::min(kMostInPart, job.LeaseLimit(Tier::kHost));
 }
 
-void Sharing::On(const OfferCall& event) {
+void Offers::On(const OfferCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   absl::Status status = CheckOffer(*session, event);
@@ -85,25 +86,26 @@ void Sharing::On(const OfferCall& event) {
 
 // A chunk that was never written has no bytes to share, and one that a step writes will not keep
 // its bytes, unless others make the same step.
-bool IsOfferable(const Chunk& chunk) {
+bool Offers::IsOfferable(const Chunk& chunk) {
   const bool has_content = chunk.has_content() && !chunk.copies().torn && !chunk.blank;
   return has_content && !chunk.transient && (chunk.counterpart == kNoChunk || chunk.is_repeated());
 }
 
-// Starts the next part of the offer, waits, or answers the call. REQUIRES: its session has its job.
-void Sharing::GoOn(const std::shared_ptr<Offer>& offer) {
-  offer->of_session.End();
-  if (offer->duplicate.has_value()) return StartDuplicating(offer);
+void Offers::GoOn(const std::shared_ptr<Offer>& offer) {
   Session& session = *core_.sessions.Find(offer->session);
   if (StartHashing(session, offer) || StartSharing(session, offer)) return;
   if (offer->open.empty() || core_.now >= offer->patience || core_.draining)
     return AnswerOffer(*offer);
+  Wait(session, offer);
+}
+
+void Offers::Wait(Session& session, const std::shared_ptr<Offer>& offer) {
   offer->of_session = session.waiting_calls.Take();
   offers_.push_back(offer);
 }
 
 // False: all digests are known.
-bool Sharing::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Offers::StartHashing(Session& session, const std::shared_ptr<Offer>& offer) {
   ContentWork work;
   std::vector<ChunkIndex> chunks;
   std::vector<Offer::Item> later;
@@ -133,7 +135,7 @@ bool Sharing::StartHashing(Session& session, const std::shared_ptr<Offer>& offer
 }
 
 // Starts a part that compares and copies chunks of the offer. False: there are none for it now.
-bool Sharing::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
+bool Offers::StartSharing(Session& session, const std::shared_ptr<Offer>& offer) {
   CommonContents& contents = CommonsOf(session);
   const uint32_t most = MostInPart(*session.job);
   std::vector<Offer::Item> open, lacking;
@@ -186,33 +188,37 @@ bool Sharing::StartSharing(Session& session, const std::shared_ptr<Offer>& offer
   return true;
 }
 
-void Sharing::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
-                        std::vector<ChunkIndex> chunks, size_t first_written) {
+void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
+                       std::vector<ChunkIndex> chunks, size_t first_written) {
   RunStep run;
   run.contents = std::make_shared<const ContentWork>(std::move(work));
   run.offer = offer;
   const CallId call = offer->repeats ? CallId(kFirstOwnCall + next_own_call_++) : offer->call;
   calls_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
-  const auto waiting = core_.waiters.find(call);
-  if (!offer->repeats || waiting == core_.waiters.end() || waiting->second->admitted) return;
+  Waiter* const waiting = calls_.FindWaiter(call);
+  if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
   const std::vector<Offer::Item> items = offer->in_part;
-  Fail(*waiting->second, absl::UnavailableError("there is no room now"));
+  LeavePart(*calls_.Undo(*waiting, absl::UnavailableError("there is no room now")).offer);
   PutOff(session, items);
 }
 
-void Sharing::EndOffer(Offer& offer, const absl::Status& why) {
+void Offers::EndOffer(Offer& offer, const absl::Status& why) {
   DropReaders(offer);
   offer.repeats ? EndOwnOffer(offer.session) : core_.Refuse(offer.call, why);
 }
 
-void Sharing::EndOfferPart(const RunningStep& step, const StepDone& event) {
+void Offers::LeavePart(Offer& offer) {
+  DropReaders(offer);
+  if (offer.repeats) EndOwnOffer(offer.session);
+}
+
+void Offers::EndPart(const RunningStep& step, const StepDone& event) {
   Offer& offer = *step.offer;
   Session* const session = core_.sessions.Find(step.owner);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
   }
-  if (offer.duplicate.has_value()) return EndDuplicating(*session, step.offer);
   if (offer.in_part.front().reader == kNoChunk) {
     NoteDigests(*session, offer, event.contents);
   } else {
@@ -221,7 +227,7 @@ void Sharing::EndOfferPart(const RunningStep& step, const StepDone& event) {
   GoOn(step.offer);
 }
 
-void Sharing::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
+void Offers::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
   CommonContents& contents = CommonsOf(session);
   MEMTIDE_CHECK(result.digests.size() == offer.in_part.size());
   for (size_t i = 0; i < offer.in_part.size(); ++i) {
@@ -238,7 +244,7 @@ void Sharing::NoteDigests(Session& session, Offer& offer, const ContentResult& r
   offer.in_part.clear();
 }
 
-void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
+void Offers::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
     CommonContent& content = *core_.chunks[item.reader].common();
@@ -268,14 +274,14 @@ void Sharing::EndSharing(Session& session, Offer& offer, const ContentResult& re
 }
 
 // The entries that were made for the part go, with what chunks held before they became common.
-void Sharing::DropReaders(Offer& offer) {
+void Offers::DropReaders(Offer& offer) {
   for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
     if (item.reader != kNoChunk && core_.chunks[item.reader].live()) calls_.FreeChunk(item.reader);
   }
   offers_due_ = true;
 }
 
-void Sharing::AnswerOffer(Offer& offer) {
+void Offers::AnswerOffer(Offer& offer) {
   const Session& session = *core_.sessions.Find(offer.session);
   const Job& job = *session.job;
   const bool shares = !offer.reply.shared.empty();
@@ -293,25 +299,26 @@ void Sharing::AnswerOffer(Offer& offer) {
   MaybeEndHiddenJob(CommonsOf(session));
 }
 
-// Contents were made or have gone, or there is memory. Serves only a few offers, because one event
-// must not examine all that wait: the next Tick goes on with the others.
-bool Sharing::RetryOffers() {
+std::vector<std::shared_ptr<Offer>> Offers::TakeDue() {
   if (core_.work.TakeMovement() && std::exchange(await_transfers_, false)) offers_due_ = true;
-  if (!offers_due_) return false;
-  offers_due_ = false;
+  std::vector<std::shared_ptr<Offer>> due;
+  if (!std::exchange(offers_due_, false)) return due;
   size_t looks = 0;
-  for (size_t count = offers_.size(); count > 0 && looks < core_.options.limits.chunks_per_call;
-       --count) {
-    const std::shared_ptr<Offer> offer = offers_.front();
-    offers_.pop_front();
+  for (const std::shared_ptr<Offer>& offer : offers_) {
+    if (looks >= core_.options.limits.chunks_per_call) break;
     looks += offer->open.size();
-    GoOn(offer);
+    due.push_back(offer);
   }
-  return true;
+  return due;
 }
 
-// The session ends, and with it its offers that wait.
-void Sharing::EndOffers(Session& session, const absl::Status& why) {
+void Offers::StopWaiting(Offer& offer) {
+  MEMTIDE_CHECK(offers_.front().get() == &offer);
+  offer.of_session.End();
+  offers_.pop_front();
+}
+
+void Offers::EndOffers(Session& session, const absl::Status& why) {
   std::deque<std::shared_ptr<Offer>> others;
   for (const std::shared_ptr<Offer>& offer : std::exchange(offers_, {})) {
     if (offer->session != session.id) {
@@ -325,15 +332,14 @@ void Sharing::EndOffers(Session& session, const absl::Status& why) {
   offers_ = std::move(others);
 }
 
-// The chunk is freed.
-void Sharing::WithdrawOffer(Session& session, ChunkId id) {
+void Offers::WithdrawOffer(Session& session, ChunkId id) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end()) return;
   CommonsOf(session).Withdraw(known->second.digest, session.id, id);
   session.offered.erase(known);
 }
 
-void Sharing::WithdrawOffers(Session& session) {
+void Offers::WithdrawOffers(Session& session) {
   if (session.job == nullptr) return;
   const auto found = core_.commons.find({session.uid, session.job->chunk_size});
   if (found == core_.commons.end()) return;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/rank_contents.h"
 
 namespace memtide {
 
@@ -66,8 +66,9 @@ bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
 
 // True: the call has been answered, or waits for another rank. False: the session makes the part,
 // into the entries that `indices` has then.
-bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<ChunkIndex>* indices,
-                        absl::optional<PartDifference>* difference) {
+bool RankContents::SharePart(Session& session, const StepCall& event,
+                             std::vector<ChunkIndex>* indices,
+                             absl::optional<PartDifference>* difference) {
   Job& job = *session.job;
   PartReply lacking;
   PartKey key = KeyOf(core_, event, *indices, &lacking.unknown_reads);
@@ -121,8 +122,8 @@ bool Sharing::SharePart(Session& session, const StepCall& event, std::vector<Chu
   return false;
 }
 
-void Sharing::AnswerOrWait(Session& session, const StepCall& event, SharedPart& part,
-                           size_t count) {
+void RankContents::AnswerOrWait(Session& session, const StepCall& event, SharedPart& part,
+                                size_t count) {
   if (part.is_made()) {
     AnswerMade(event, std::vector<ChunkIndex>(part.writes));
   } else if (part.maker == session.id) {
@@ -136,8 +137,8 @@ void Sharing::AnswerOrWait(Session& session, const StepCall& event, SharedPart& 
 }
 
 // The ids of the written chunks name the results, which others have made.
-absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
-                                  const std::vector<ChunkIndex>& results) {
+absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
+                                       const std::vector<ChunkIndex>& results) {
   const Session& session = *core_.sessions.Find(event.session);
   std::vector<ChunkIndex> present;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -152,7 +153,7 @@ absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
-    if (own != nullptr || IsInCall(core_, session, *index) || !chunk.evicts.empty() ||
+    if (own != nullptr || calls_.IsInCall(session, *index) || !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),
@@ -174,7 +175,7 @@ absl::Status Sharing::TakeResults(Job& job, const StepCall& event,
   return absl::OkStatus();
 }
 
-void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
+void RankContents::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& results) {
   Session* const session = core_.sessions.Find(event.session);
   const absl::Status status = TakeResults(*session->job, event, results);
   if (!status.ok()) return core_.Refuse(event.call, status);
@@ -185,13 +186,13 @@ void Sharing::AnswerMade(const StepCall& event, const std::vector<ChunkIndex>& r
 }
 
 // After a commit: what ranks have made and written over since is of no use to those that are late.
-void Sharing::ForgetLostResults(Job& job) {
+void RankContents::ForgetLostResults(Job& job) {
   job.parts.ForgetUnless(
       [this](const SharedPart& part) { return AreThere(core_, part.writes, part.results); });
 }
 
 // A part that a session computes has ended, or never began.
-void Sharing::PartEnded(Job& job, SessionId maker, uint64_t number, bool computed) {
+void RankContents::PartEnded(Job& job, SessionId maker, uint64_t number, bool computed) {
   if (number == 0) return;
   SharedParts::Ended ended = job.parts.End(maker, number, computed);
   std::vector<ChunkIndex> writes;
@@ -218,7 +219,7 @@ void Sharing::PartEnded(Job& job, SessionId maker, uint64_t number, bool compute
   }
 }
 
-void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
+void RankContents::EndWaitingParts(Session& session, const absl::Status& why) {
   if (session.job == nullptr) return;
   for (const WaitingPart& waiting : session.job->parts.TakeWaiting(session.id)) {
     core_.Refuse(waiting.call.call, why);
@@ -227,7 +228,7 @@ void Sharing::EndWaitingParts(Session& session, const absl::Status& why) {
 
 // A commit has exchanged the contents of the two entries. If `from` held the result of a part,
 // ranks that are late find it in `to`. A content that was written since is no result.
-void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
+void RankContents::ResultMoved(ChunkIndex from, ChunkIndex to) {
   SharedParts& parts = core_.chunks[to].job->parts;
   parts.ForgetWriter(to);
   if (core_.chunks[to].is_made()) {
@@ -237,17 +238,16 @@ void Sharing::ResultMoved(ChunkIndex from, ChunkIndex to) {
   }
 }
 
-void Sharing::On(const PartFailed& signal) {
+void RankContents::On(const PartFailed& signal) {
   if (signal.unsharing != nullptr) DropCopies(*signal.unsharing);
-  if (signal.offer != nullptr) {
-    DropReaders(*signal.offer);
-    if (signal.offer->repeats) EndOwnOffer(signal.owner);
-  }
+  if (signal.offer != nullptr) offers_.LeavePart(*signal.offer);
   if (Job* const job = core_.FindJob(signal.job)) {
     PartEnded(*job, signal.owner, signal.part, /*computed=*/false);
   }
 }
 
-void Sharing::Fail(Waiter& waiter, const absl::Status& status) { On(calls_.Undo(waiter, status)); }
+void RankContents::Fail(Waiter& waiter, const absl::Status& status) {
+  On(calls_.Undo(waiter, status));
+}
 
 }  // namespace memtide

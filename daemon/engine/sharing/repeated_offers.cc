@@ -8,7 +8,7 @@
 // were written.
 #include <utility>
 
-#include "daemon/engine/sharing/sharing.h"
+#include "daemon/engine/sharing/offers.h"
 
 namespace memtide {
 
@@ -23,28 +23,31 @@ constexpr uint8_t kMostInVain = 16;
 }  // namespace
 
 // REQUIRES: the session may offer the chunks.
-void Sharing::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
+void Offers::RepeatOffer(Session& session, const std::vector<ChunkIndex>& indices) {
   for (const ChunkIndex index : indices) {
     core_.chunks[index].repeats_offer = true;
     OfferLater(session, index);
   }
 }
 
-void Sharing::OfferLater(Session& session, ChunkIndex index) {
+void Offers::OfferLater(Session& session, ChunkIndex index) {
   session.to_offer.insert(core_.ids.IdFor(index, session.id));
   repeats_due_.insert(session.id);
 }
 
-// Nothing uses the chunk any more.
-void Sharing::On(const ChunkUnpinned& signal) {
-  const ChunkIndex index = signal.chunk;
+void Offers::On(const ChunkUnpinned& signal) {
+  const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
+  if (index.has_value()) OfferAgain(*index);
+}
+
+void Offers::OfferAgain(ChunkIndex index) {
   const Chunk& chunk = core_.chunks[index];
   if (!chunk.repeats_offer || chunk.common() != nullptr || !chunk.live()) return;
   // Jobs with repeated offers have one session.
   for (const SessionId id : chunk.job->sessions) OfferLater(*core_.sessions.Find(id), index);
 }
 
-void Sharing::On(const ContentWritten& signal) {
+void Offers::On(const ContentWritten& signal) {
   Session* const session = core_.sessions.Find(signal.session);
   if (session == nullptr || session->job == nullptr) return;
   if (signal.was_common) WithdrawOffer(*session, signal.chunk);
@@ -54,7 +57,7 @@ void Sharing::On(const ContentWritten& signal) {
   }
 }
 
-void Sharing::RevokeForOffers(Session& session) {
+void Offers::RevokeForOffers(Session& session) {
   Revoke revoke;
   revoke.session = session.id;
   for (const ChunkId id : std::exchange(session.to_revoke, {})) {
@@ -75,7 +78,7 @@ void Sharing::RevokeForOffers(Session& session) {
   core_.Emit(std::move(revoke));
 }
 
-void Sharing::TickOffers() {
+void Offers::Tick() {
   offers_due_ = !offers_.empty();
   std::vector<SessionId> holders;
   for (const auto& [id, session] : core_.sessions) {
@@ -87,7 +90,7 @@ void Sharing::TickOffers() {
   }
 }
 
-bool Sharing::StartOwnOffers() {
+bool Offers::StartOwnOffers() {
   if (repeats_due_.empty()) return false;
   for (const SessionId id : std::exchange(repeats_due_, {})) {
     Session* const session = core_.sessions.Find(id);
@@ -99,7 +102,7 @@ bool Sharing::StartOwnOffers() {
 
 // Whether another session has offered what the chunk had when it was last offered, or the chunk has
 // changed since.
-bool Sharing::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
+bool Offers::IsWorthOffering(const Session& session, ChunkId id, const Chunk& chunk) {
   const auto known = session.offered.find(id);
   if (known == session.offered.end() || known->second.version != chunk.version) return true;
   CommonContents& contents = CommonsOf(session);
@@ -107,7 +110,7 @@ bool Sharing::IsWorthOffering(const Session& session, ChunkId id, const Chunk& c
   return contents.Find(digest) != nullptr || contents.IsOfferedByOthers(digest, session.id);
 }
 
-void Sharing::StartOwnOffer(Session& session) {
+void Offers::StartOwnOffer(Session& session) {
   // The next Tick tries again.
   if (!calls_.CheckWaiting(session, kMostInOwnOffer + 2 * MostInPart(*session.job)).ok()) return;
   auto offer = std::make_shared<Offer>();
@@ -136,17 +139,17 @@ void Sharing::StartOwnOffer(Session& session) {
   GoOn(offer);
 }
 
-void CountOffer(Chunk& chunk) {
+void Offers::CountOffer(Chunk& chunk) {
   if (++chunk.offers_in_vain >= kMostInVain) chunk.repeats_offer = false;
 }
 
 // The part of an own offer was not admitted, so that its chunks are offered again after a Tick.
-void Sharing::PutOff(Session& session, const std::vector<Offer::Item>& items) {
+void Offers::PutOff(Session& session, const std::vector<Offer::Item>& items) {
   for (const Offer::Item& item : items) session.to_offer.insert(item.id);
   repeats_due_.erase(session.id);
 }
 
-void Sharing::EndOwnOffer(SessionId id) {
+void Offers::EndOwnOffer(SessionId id) {
   Session* const session = core_.sessions.Find(id);
   if (session == nullptr) return;
   session->repeats_offers = false;
@@ -154,7 +157,7 @@ void Sharing::EndOwnOffer(SessionId id) {
 }
 
 // A session offers what others have offered, too, or a content is whole that has the digest.
-void Sharing::OfferAlike(const Session& session, const Digest& digest) {
+void Offers::OfferAlike(const Session& session, const Digest& digest) {
   const CommonContents::Offers* const offers = CommonsOf(session).OffersOf(digest);
   if (offers == nullptr) return;
   for (const auto& [id, chunks] : *offers) {

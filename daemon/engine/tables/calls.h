@@ -1,7 +1,7 @@
 // Waiter, RunningStep, EvictOperation: the calls about chunks that are not answered yet.
 // Engine-internal.
 //
-// Ownership: the tables of Core own them. They point at their job, and hold tokens of its counts
+// Ownership: the tables of Calls own them. They point at their job, and hold tokens of its counts
 // and of those of their session, so that both outlive them.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
 #define MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_

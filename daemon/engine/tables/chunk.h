@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <experimental/propagate_const>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -110,8 +111,8 @@ struct Copies {
   ContentSums sums;
   // At device and host: the value of insertions_ when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};
-  // Allocated, as few of up to a million chunks move at a time.
-  std::unique_ptr<Flight> flight;
+  // Allocated, as few of up to a million chunks move at a time. It is const where the copies are.
+  std::experimental::propagate_const<std::unique_ptr<Flight>> flight;
   // The home is host memory although the job has SSD, too: the chunk counts in Share::claims.
   Count::Token claim;
   // The chunk reads this content, which is not written. It counts as its reader, and, as long as it

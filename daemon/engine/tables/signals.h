@@ -2,7 +2,9 @@
 // WorkList; EngineParts hands it on to the part that handles it, when the present piece of work is
 // done. Engine-internal.
 //
-// A signal names jobs, sessions and chunks by ids, as they may be gone when it is handed on.
+// A signal names jobs, sessions and chunks by ids, as they may be gone when it is handed on: then
+// its handler does nothing for them. The id of a chunk is that of its entry (ChunkTable::IdOf),
+// which a chunk has before any session names it, too.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
 #define MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
 
@@ -50,28 +52,28 @@ struct TierShrunk {
 // The chunk cannot reach the tier of the calls that wait for it. `is_lost`: nor can other calls
 // read it any more.
 struct PromotionFailed {
-  ChunkIndex chunk;
+  ChunkId chunk;
   absl::Status why;
   bool is_lost = false;
 };
 // The chunk cannot leave the tier from which calls evict it.
 struct EvictionFailed {
-  ChunkIndex chunk;
+  ChunkId chunk;
   absl::Status why;
 };
 
 // A piece of the chunk on SSD was compared with its sums.
 struct ScrubEnded {
-  ChunkIndex chunk;
+  ChunkId chunk;
   Version version;
   Bytes verified;
   absl::Status status;
 };
 
-// The chunk was freed while a snapshot of its job is being saved.
+// The chunk was freed while a snapshot of its job is being saved, which lists it by its index.
 struct ChunkFreed {
   JobId job;
-  ChunkIndex chunk;
+  ChunkId chunk;
 };
 // Writes of the job to a slower tier fail again and again.
 struct WritesFail {
@@ -85,7 +87,7 @@ struct CommitsPossible {
 
 // Nothing uses a chunk any more whose offers are repeated.
 struct ChunkUnpinned {
-  ChunkIndex chunk;
+  ChunkId chunk;
 };
 // The session has leased the chunk for writing. `was_common`: it has left a common content for
 // that.
