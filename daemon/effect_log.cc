@@ -24,6 +24,12 @@ void Log(const JobLost& lost) {
                   Named(lost.job_name), lost.committed_step, std::string(lost.why.message()));
     return;
   }
+  if (lost.goes_on_at.has_value()) {
+    spdlog::warn("durable {} goes on from its step {}, as its step {} could not be restored: {}",
+                 Named(lost.job_name), *lost.goes_on_at, lost.committed_step,
+                 std::string(lost.why.message()));
+    return;
+  }
   spdlog::warn("{} is lost, with its step {}: {}", Named(lost.job_name), lost.committed_step,
                std::string(lost.why.message()));
 }

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -137,6 +138,16 @@ class SlotPool {
   // Something may still write to the slot: it is not lent again before as many EndQuarantine.
   // REQUIRES: the slot has an owner.
   void Quarantine(SlotNumber number) { ++quarantines_[number]; }
+  // The same for slots some of which may be free, and are not lent then. REQUIRES: each is backed.
+  void QuarantineAll(const std::vector<SlotNumber>& numbers) {
+    for (const SlotNumber number : numbers) {
+      while (fresh_ <= number.value()) freed_.push_back(SlotNumber(fresh_++));
+      Quarantine(number);
+    }
+    const auto waits = [this](SlotNumber number) { return in_quarantine(number); };
+    std::copy_if(freed_.begin(), freed_.end(), std::inserter(waiting_, waiting_.end()), waits);
+    freed_.erase(std::remove_if(freed_.begin(), freed_.end(), waits), freed_.end());
+  }
   // REQUIRES: the slot is in quarantine.
   void EndQuarantine(SlotNumber number) {
     const auto found = quarantines_.find(number);

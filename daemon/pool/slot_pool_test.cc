@@ -112,6 +112,26 @@ TEST(SlotPoolTest, AfterAResizeWhatIsTooManyIsFreeButNotToSpare) {
   EXPECT_EQ(pool.size(), 2u);
 }
 
+TEST(SlotPoolTest, AFreeSlotInQuarantineIsNotLentBeforeItsEnd) {
+  SlotPool pool(5);
+  pool.Back(5);
+  std::vector<Slot> restored = *pool.TakeNumbers({SlotNumber(2)});
+  // In use, free again, and never taken.
+  pool.QuarantineAll({SlotNumber(2), SlotNumber(0), SlotNumber(4)});
+  EXPECT_EQ(pool.used_slots(), 1u);
+  EXPECT_EQ(pool.quarantined_slots(), 2u);
+  std::set<SlotNumber> lent;
+  for (Slot slot = pool.Take(); slot; slot = pool.Take()) {
+    lent.insert(slot.number());
+    restored.push_back(std::move(slot));
+  }
+  EXPECT_EQ(lent, (std::set<SlotNumber>{SlotNumber(1), SlotNumber(3)}));
+  restored.clear();
+  EXPECT_EQ(pool.quarantined_slots(), 3u);
+  for (const uint32_t number : {0u, 2u, 4u}) pool.EndQuarantine(SlotNumber(number));
+  EXPECT_EQ(pool.free_slots(), 5u);
+}
+
 TEST(SlotPoolTest, ASlotThatOutlivesItsPoolIsABrokenInvariant) {
   EXPECT_DEATH(
       {

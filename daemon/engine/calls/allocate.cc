@@ -17,10 +17,14 @@ void Calls::On(const AllocateCall& event) {
   if (const absl::Status home = CheckHome(*session->job, event); !home.ok()) {
     return core_.Refuse(event.call, home);
   }
-  if (session->job->allocating.size() >= core_.options.limits.waiting_calls_per_session) {
-    return core_.Refuse(event.call, absl::ResourceExhaustedError(
-                                        absl::StrCat(core_.options.limits.waiting_calls_per_session,
-                                                     " allocations wait already (waiting_calls)")));
+  const auto& allocating = session->job->allocating;
+  const uint32_t limit = core_.options.limits.waiting_calls_per_session;
+  const auto waiting = std::count_if(
+      allocating.begin(), allocating.end(),
+      [&event](const AllocateCall& other) { return other.session == event.session; });
+  if (waiting >= limit) {
+    return core_.Refuse(event.call, absl::ResourceExhaustedError(absl::StrCat(
+                                        limit, " allocations wait already (waiting_calls)")));
   }
   session->job->allocating.push_back(event);
   AllocateWaiting(*session->job);

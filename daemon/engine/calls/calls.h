@@ -49,10 +49,10 @@ class Calls {
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
-  // Whether a fetch or a step part of the session names the entry and is not granted.
-  static bool HasCallFor(const Session& session, ChunkIndex index);
-  // The same, or a step part of the session that runs has it pinned.
-  bool IsInCall(const Session& session, ChunkIndex index) const;
+  // The entries that fetches and step parts of the session name which are not granted.
+  static std::set<ChunkIndex> Awaited(const Session& session);
+  // Whether a step part of the session that runs has the entry pinned.
+  bool IsInPart(const Session& session, ChunkIndex index) const;
   // Whether no lease, part or eviction uses the entry, and no call waits for it.
   bool IsUnused(ChunkIndex index) const;
   // The fetch or step that waits; nullptr: there is none with this id.

@@ -214,19 +214,20 @@ void Calls::ReleaseLease(Session& session, ChunkIndex index) {
   }
 }
 
-bool Calls::HasCallFor(const Session& session, ChunkIndex index) {
-  return std::any_of(session.waiters.begin(), session.waiters.end(), [index](const Waiter* waiter) {
-    return std::find(waiter->chunks.begin(), waiter->chunks.end(), index) != waiter->chunks.end();
-  });
+std::set<ChunkIndex> Calls::Awaited(const Session& session) {
+  std::set<ChunkIndex> awaited;
+  for (const Waiter* waiter : session.waiters) {
+    awaited.insert(waiter->chunks.begin(), waiter->chunks.end());
+  }
+  return awaited;
 }
 
-bool Calls::IsInCall(const Session& session, ChunkIndex index) const {
-  const auto is_of_part = [this, &session](const Pin& pin) {
+bool Calls::IsInPart(const Session& session, ChunkIndex index) const {
+  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), [this, &session](const Pin& pin) {
     const RunningStep* const step = FindStep(StepId(pin.session.value()));
     return step != nullptr && step->owner == session.id;
-  };
-  const std::vector<Pin>& pins = core_.chunks[index].pins;
-  return std::any_of(pins.begin(), pins.end(), is_of_part) || HasCallFor(session, index);
+  });
 }
 
 Waiter* Calls::FindWaiter(CallId call) {

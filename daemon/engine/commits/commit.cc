@@ -20,9 +20,16 @@ size_t Other(const std::vector<ChunkIndex>& indices, size_t i) {
 
 }  // namespace
 
-absl::Status Commits::CheckCommit(const Session& session, uint64_t last,
-                                  const CommitCall& event) const {
+// Ranks that share nothing commit each for itself.
+uint64_t Commits::LastStep(const Session& session) {
+  const Job& job = *session.job;
+  return job.shares_contents() ? session.committed_step : job.committed_step;
+}
+
+absl::Status Commits::CheckCommit(const Session& session, const CommitCall& event,
+                                  Bytes* grown) const {
   const Limits& limits = core_.options.limits;
+  const uint64_t last = LastStep(session);
   // Step N+1 follows step N. A process that lost track of the job cannot commit a step twice or
   // leave one out.
   if (event.step != last + 1) {
@@ -42,18 +49,21 @@ absl::Status Commits::CheckCommit(const Session& session, uint64_t last,
     return absl::InvalidArgumentError(absl::StrCat("step_manifest: ", event.manifest.size(),
                                                    " bytes; at most ", limits.manifest_bytes));
   }
-  return CheckManifests(session, Bytes(event.manifest.size()));
+  return CheckManifest(session, event, grown);
 }
 
-// The journal has the manifests of all jobs, and must have room for those of every user.
-absl::Status Commits::CheckManifests(const Session& session, Bytes size) const {
+// The journal has the manifests of all jobs, and must have room for those of every user. `grown`:
+// the bytes that earlier commits of the same event add, to which this one's are added.
+absl::Status Commits::CheckManifest(const Session& session, const CommitCall& event,
+                                    Bytes* grown) const {
   const Job& job = *session.job;
   const Manifest& replaced =
       job.keeps_ranks() ? job.kept_ranks[session.rank].manifest : job.manifest;
-  const Bytes before(replaced.text().size());
+  const Bytes before(replaced.text().size()), size(event.manifest.size());
   if (size <= before) return absl::OkStatus();
+  *grown += size - before;
   const auto check = [&](Bytes all, Bytes limit, const std::string& whose) -> absl::Status {
-    const Bytes then = all - before + size;
+    const Bytes then = all + *grown;
     if (then <= limit) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat(
         "step_manifest: the manifests of ", whose, " would have ", FormatBytes(then), "; at most ",
@@ -117,11 +127,10 @@ void Commits::On(const CommitCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   Job& job = *session->job;
-  // Ranks that share nothing commit each for itself.
-  const uint64_t last = job.shares_contents() ? session->committed_step : job.committed_step;
   // The reply was lost, and the client repeats the call.
-  if (event.step != 0 && event.step == last) return records_.AnswerCommit(job, event);
-  absl::Status status = CheckCommit(*session, last, event);
+  if (event.step != 0 && event.step == LastStep(*session)) return records_.AnswerCommit(job, event);
+  Bytes grown;
+  absl::Status status = CheckCommit(*session, event, &grown);
   const bool in_group = event.with_all_ranks && !session->group.empty();
   const bool with_all_ranks = event.with_all_ranks && (job.keeps_ranks() || in_group);
   if (status.ok() && with_all_ranks && session->lost_rank.has_value()) {

@@ -3,6 +3,7 @@
 #ifndef MEMTIDE_DAEMON_ENGINE_COMMITS_COMMITS_H_
 #define MEMTIDE_DAEMON_ENGINE_COMMITS_COMMITS_H_
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -65,7 +66,8 @@ class Commits {
   bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                     const std::vector<CommittedIds>& ids) const;
   bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-               const std::vector<CommittedIds>& ids);
+               const std::vector<CommittedIds>& ids,
+               const std::map<SessionId, std::set<ChunkIndex>>& awaited);
   void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
                         const std::vector<CommittedIds>& ids);
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
@@ -77,14 +79,16 @@ class Commits {
   static absl::Status RankEnded(const std::string& name, uint32_t rank);
   void EndWaitForAllRanks(Job& job);
   void NoteCommit(Job& job, Session& session, const CommitCall& call);
-  // `last`: the number of the last committed step.
-  absl::Status CheckCommit(const Session& session, uint64_t last, const CommitCall& event) const;
+  // The number of the last committed step, to which the session's next one adds 1.
+  static uint64_t LastStep(const Session& session);
+  // `grown`: see CheckManifest().
+  absl::Status CheckCommit(const Session& session, const CommitCall& event, Bytes* grown) const;
   // ABORTED: chunks[i] was written since the caller read its version.
   static absl::Status CheckUnwritten(const CommitCall& event, size_t i, const Chunk& chunk);
   absl::StatusOr<std::vector<ChunkIndex>> ResolveCommitted(const Session& session,
                                                            const CommitCall& event, bool together);
   void CarryOut(Session& session, const CommitCall& event, const std::vector<ChunkIndex>& indices);
-  absl::Status CheckManifests(const Session& session, Bytes size) const;
+  absl::Status CheckManifest(const Session& session, const CommitCall& event, Bytes* grown) const;
 
   Core& core_;
   Residency& residency_;

@@ -91,22 +91,22 @@ void Commits::CommitWithGroup(Session& session, const CommitCall& event) {
   if (all_wait) CommitGroup(ranks);
 }
 
-// All or none: what one of them commits may be in use since it has called.
+// All or none: what one of them commits may be in use since it has called, another session may have
+// committed its job's step, and the manifests of all may be too large together.
 void Commits::CommitGroup(const std::vector<Session*>& ranks) {
   std::vector<CommitCall> calls;
   std::vector<std::vector<ChunkIndex>> indices;
   absl::Status status;
+  Bytes grown;
   for (Session* const rank : ranks) {
     const auto waiting = FindCommit(*rank->job, rank->id);
     calls.push_back(std::move(waiting->call));
     rank->job->commits.erase(waiting);
+    status.Update(CheckCommit(*rank, calls.back(), &grown));
     absl::StatusOr<std::vector<ChunkIndex>> found =
         ResolveCommitted(*rank, calls.back(), /*together=*/false);
-    if (found.ok()) {
-      indices.push_back(*std::move(found));
-    } else if (status.ok()) {
-      status = found.status();
-    }
+    status.Update(found.status());
+    if (found.ok()) indices.push_back(*std::move(found));
   }
   for (size_t i = 0; status.ok() && i < ranks.size(); ++i) {
     CarryOut(*ranks[i], calls[i], indices[i]);

@@ -108,8 +108,14 @@ void Commits::EndWaitForRanks(Job& job) {
 void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits) {
   absl::Status status;
   std::map<std::pair<ChunkIndex, ChunkIndex>, std::vector<CommittedIds>> pairs;
+  std::map<SessionId, std::set<ChunkIndex>> awaited;
+  Bytes grown;
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
+    const Session& session = *core_.sessions.Find(call.session);
+    awaited[session.id] = Calls::Awaited(session);
+    status.Update(CheckManifest(session, call, &grown));
+    if (!job.keeps_ranks()) grown = Bytes(0);  // The job has the manifest of the last one alone.
     for (size_t i = 0; status.ok() && i < call.chunks.size(); ++i) {
       const absl::optional<ChunkIndex> chunk = core_.ids.Find(job, call.chunks[i]);
       const absl::optional<ChunkIndex> shadow = core_.ids.Find(job, call.shadows[i]);
@@ -119,7 +125,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
             "waited; commit the step without it"));
         continue;
       }
-      const auto& left = core_.sessions.Find(call.session)->left_behind;
+      const auto& left = session.left_behind;
       if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
         status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
                                                  " or its shadow chunk is leased; release it and "
@@ -131,7 +137,8 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
   }
   for (const auto& [entries, ids] : pairs) {
     const auto [chunk, shadow] = entries;
-    if (status.ok() && (IsInUse(job, chunk, shadow, ids) || IsInUse(job, shadow, chunk, ids))) {
+    if (status.ok() && (IsInUse(job, chunk, shadow, ids, awaited) ||
+                        IsInUse(job, shadow, chunk, ids, awaited))) {
       status = absl::AbortedError(absl::StrCat("chunk ", ids.front().chunk.value(),
                                                " or its shadow chunk is in use; release it and ",
                                                "try again"));
@@ -178,9 +185,11 @@ bool Commits::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
 }
 
 // Whether a lease, or a call that waits, stands against a commit of `index` with `other`. Leases
-// and calls of other sessions do not, where only ids change the entry that they name.
+// and calls of other sessions do not, where only ids change the entry that they name. `awaited`: by
+// the sessions of `ids`, the entries that their calls wait for.
 bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
-                      const std::vector<CommittedIds>& ids) {
+                      const std::vector<CommittedIds>& ids,
+                      const std::map<SessionId, std::set<ChunkIndex>>& awaited) {
   Chunk& chunk = core_.chunks[index];
   if (CommitsAllOf(job, index, other, ids)) {
     return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
@@ -192,7 +201,7 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
           return pin.session == each.session ||
                  (step != nullptr && (step->owner == each.session || pin.access == Access::kWrite));
         });
-    return is_pinned || Calls::HasCallFor(*core_.sessions.Find(each.session), index);
+    return is_pinned || awaited.at(each.session).count(index) > 0;
   });
 }
 

@@ -250,13 +250,16 @@ struct RegionsStayExposed {
   absl::Status why;
 };
 
-// A job of the previous daemon could not be restored. Its memory is dropped.
+// A job of the previous daemon could not be restored, or not at its last step. Its memory is
+// dropped.
 struct JobLost {
   JobId job;
   std::string job_name;
   uint64_t committed_step = 0;
   absl::Status why;
   bool is_saved = false;  // Its snapshot stays on stable storage, for the next daemon.
+  // The step of the snapshot from which it was restored instead; nullopt: it was not.
+  absl::optional<uint64_t> goes_on_at;
 };
 
 // --- To the journal, which outlives the daemon ---

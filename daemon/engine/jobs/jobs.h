@@ -14,7 +14,6 @@
 #include "daemon/engine/core.h"
 #include "daemon/engine/memory/memory.h"
 #include "daemon/engine/records/records.h"
-#include "daemon/engine/requests/requests.h"
 #include "daemon/engine/residency/residency.h"
 #include "daemon/engine/residency/scrubber.h"
 #include "daemon/engine/sharing/offers.h"

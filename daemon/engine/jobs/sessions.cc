@@ -54,7 +54,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   }
   for (const StepId part : parts) {
     const RunningStep ended = calls_.EndStep(part, why);
-    contents_.PartEnded(*session.job, id, ended.part, /*computed=*/why.ok());
+    contents_.PartEnded(*session.job, id, ended.part, /*computed=*/false);
   }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;

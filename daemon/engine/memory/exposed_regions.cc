@@ -44,6 +44,7 @@ bool Memory::CanReplace(const Job& job) const {
 }
 
 void Memory::ReplaceExposed() {
+  if (replacement_ != kNoSegment) return;
   for (auto id = exposed_.begin(); id != exposed_.end();) {
     Job* const found = core_.FindJob(*id);
     if (found == nullptr || found->state() == JobState::kEnding) {
@@ -51,12 +52,12 @@ void Memory::ReplaceExposed() {
       continue;
     }
     Job& job = *found;
-    if (job.is_replacing()) return;
     if (!CanReplace(job)) {
       ++id;
       continue;
     }
     const uint32_t old = *job.exposed_regions.begin(), copy = core_.next_segment++;
+    replacement_ = copy;
     const Share& share = job.share(Tier::kHost);
     core_.segments.emplace(copy, &job);
     core_.ledger.ReplaceSegment(job.share(Tier::kHost), copy);

@@ -139,6 +139,26 @@ TEST_F(ExposedRegionsTest, NothingMovesWhileARegionIsCopied) {
   for (const ChunkInfo& info : node_.Describe(session, chunks)) EXPECT_FALSE(info.torn);
 }
 
+TEST_F(ExposedRegionsTest, OneRegionIsCopiedAtATime) {
+  EngineHarness node{Options()};
+  OpenCall half = Named();
+  half.host_share = kChunk * 4;
+  half.ssd_share = kChunk * 32;
+  const SessionId first = node.OpenAs(half);
+  half.job_name = "other";
+  node.OpenAs(half);
+  const std::vector<ChunkId> chunk = node.Allocate(first, 1);
+  node.Fetch(first, chunk, Access::kWrite, Tier::kHost);
+  ASSERT_EQ(node.transfers_.size(), 1u);
+  node.hold_memory_ = true;
+  for (int i = 0; i < 5; ++i) node.Wait(std::chrono::milliseconds(600));
+  ASSERT_EQ(node.made_.size(), 3u) << "that of the job in which nothing moves";
+  node.FinishTransfers();
+  EXPECT_EQ(node.made_.size(), 3u);
+  node.FinishMemory();
+  EXPECT_EQ(node.made_.size(), 4u);
+}
+
 TEST_F(ExposedRegionsTest, AJobWhoseTimeIsUpEndsWithBothRegions) {
   node_.hold_memory_ = true;
   Expire();

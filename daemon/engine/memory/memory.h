@@ -29,7 +29,6 @@ class Memory {
   void TakeShares(Job& job, std::unique_ptr<JobShares> shares);
   // Makes the next segment of the tier, unless one is being made or the share is used up.
   void Grow(Job& job, Tier tier);
-  void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
   // Requests memory for `count` more homes of chunks at the tier, if its share is elastic. At the
   // lowest tier a home is a slot, and at one above it a claim on one. Grow() makes the memory.
   void GrowForHomes(Job& job, Tier tier, uint32_t count);
@@ -58,8 +57,6 @@ class Memory {
   bool has_exposed() const { return !exposed_.empty(); }
   // Begins to replace the next region that can be.
   void ReplaceExposed();
-  // The copy of the job's first exposed region was made, or could not be.
-  void RegionCopied(Job& job, const absl::Status& status);
   // UNAVAILABLE: the sessions of the job have regions of the device that are lost.
   static absl::Status CheckRegions(const Job& job);
   // Requests `lacking` more slots: from free memory now, otherwise by reclaiming from jobs above
@@ -83,6 +80,9 @@ class Memory {
   void SendBudget(SessionId session, uint32_t slots, uint32_t most_slots);
 
  private:
+  // The copy of the job's first exposed region was made, or could not be.
+  void RegionCopied(Job& job, const absl::Status& status);
+  void SegmentMade(Tier tier, uint32_t segment, const absl::Status& status);
   void SendRegions(const Job& job, uint32_t region);
   void SegmentDropped(uint32_t segment);
   absl::Status CheckResize(const Job& job, const ResizeCall& event) const;
@@ -107,6 +107,7 @@ class Memory {
   std::map<uint32_t, Stripes> stripes_;  // By store, where there are several drives.
   bool machine_short_ = false;           // Some balloon is not empty.
   std::set<JobId> exposed_;              // The jobs with exposed regions, and some that have ended.
+  uint32_t replacement_ = kNoSegment;    // The copy of an exposed region that is being made.
   std::vector<JobId> ended_;             // Jobs without memory, erased when the event has settled.
 };
 

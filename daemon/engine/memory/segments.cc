@@ -99,6 +99,7 @@ void Memory::Grow(Job& job, Tier tier) {
 }
 
 void Memory::On(const RegionMade& event) {
+  if (event.region.value() == replacement_) replacement_ = kNoSegment;
   const auto found = core_.segments.find(event.region.value());
   if (found == core_.segments.end()) return;
   if (found->second->share(Tier::kHost).replacing() == event.region.value()) {

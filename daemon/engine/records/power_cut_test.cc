@@ -110,6 +110,32 @@ TEST_P(PowerCutTest, TheNextDaemonKeepsWhatTheLastOneSaved) {
   ASSERT_EQ(training.Read(), expected[3]);
 }
 
+// A step that is not durable moves the job to other slots before the daemon ends. By the records,
+// those of the snapshot are free then, and once the next daemon lent and overwrote them.
+TEST_P(PowerCutTest, TheNextDaemonLendsNoSlotThatTheLastOneSaved) {
+  EngineOptions options = GetParam().options;
+  options.persistent_jobs = true;
+  const std::vector<State> expected = Expected(options);
+  DurableNode node(options);
+  StepTraining training(&node, node.OpenDurable("job", 2));
+  for (uint64_t step = 1; step <= 3; ++step) training.Step(step);
+  training.Displace();
+  ASSERT_TRUE(node.DaemonDies(0).empty());
+  OpenReply opened;
+  const SessionId session = node.Open("job", std::chrono::hours(1), &opened);
+  training.GoOnIn(session);
+  ASSERT_EQ(opened.committed_step, 3u);
+  for (const ChunkId chunk : node.Allocate(session, 2)) node.Fill(session, chunk, {99, 98, 97});
+  training.Displace();
+  ASSERT_TRUE(node.PowerCut(1).empty());
+  training.GoOnIn(node.Open("job", std::chrono::hours(1), &opened));
+  ASSERT_EQ(opened.committed_step, 2u);
+  ASSERT_EQ(training.Read(), expected[2]);
+  for (size_t i = 7; i < 13; ++i) {
+    EXPECT_EQ(node.Read(training.session(), training.chunks()[i], 1), Values{1}) << i;
+  }
+}
+
 // From any I/O of a commit on, a drive refuses all writes for some minutes. Once, each failure was
 // tried again at once, for as long as the job was there, and the commit had no answer.
 TEST_P(PowerCutTest, ADriveThatRefusesAllWritesIsTriedOnceASecondAtMostAndTheCommitSaysWhy) {

@@ -143,19 +143,34 @@ void Records::On(const Restore& event) {
   core_.chunks.Restore(entries, generation);
   core_.next_job = std::max(core_.next_job, event.last_job + 1);
   core_.next_segment = std::max(core_.next_segment, event.last_segment + 1);
+  std::map<JobId, std::vector<StoreId>> saved_stores;
+  for (const Snapshot& snapshot : event.snapshots) {
+    saved_stores[snapshot.job.job] = snapshot.job.stores;
+  }
+  std::map<JobId, JobLost> given_up;
   for (const JobRecord& record : event.job_records) {
     KeepNumbersOf(record);
     const absl::Status status = RestoreJob(record, chunks[record.job]);
-    if (!status.ok()) GiveUp(record, chunks[record.job], status);
+    if (status.ok()) continue;
+    GiveUp(record, chunks[record.job], saved_stores[record.job]);
+    given_up[record.job] = {record.job, record.name, record.committed_step, status};
   }
   for (const Snapshot& snapshot : event.snapshots) {
-    KeepNumbersOf(snapshot.job);
-    if (Job* const restored = core_.FindJob(snapshot.job.job)) {
+    const JobRecord& saved = snapshot.job;
+    KeepNumbersOf(saved);
+    if (Job* const restored = core_.FindJob(saved.job)) {
       AdoptSnapshot(*restored, snapshot);
-    } else {
-      RestoreFrom(snapshot);
+      continue;
+    }
+    const absl::Status status = RestoreFrom(snapshot);
+    const auto lost = given_up.find(saved.job);
+    if (!status.ok()) {
+      core_.Emit(JobLost{saved.job, saved.name, saved.committed_step, status, /*is_saved=*/true});
+    } else if (lost != given_up.end()) {
+      lost->second.goes_on_at = saved.committed_step;
     }
   }
+  for (const auto& [id, lost] : given_up) core_.Emit(lost);
   core_.chunks.ReleaseEmpty();
 }
 
@@ -170,19 +185,18 @@ void Records::KeepNumbersOf(const JobRecord& record) {
   }
 }
 
+// The record of this event, which precedes the drops, takes the job out of the journal: a daemon
+// that ends in between would otherwise restore a job without memory. `saved`: the stores that a
+// snapshot of the job names, which is restored then.
 void Records::GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-                     const absl::Status& why) {
-  Record ended;
-  ended.ended = {record.job};
-  for (const ChunkRecord* chunk : chunks) {
-    ended.freed.push_back(IndexOf(chunk->chunk).value());
-  }
-  // The job leaves the journal before its memory goes. A daemon that ends in between would
-  // otherwise restore a job without memory.
-  core_.Emit(std::move(ended));
+                     const std::vector<StoreId>& saved) {
+  core_.record_log.Mark(record.job);
+  for (const ChunkRecord* chunk : chunks) core_.record_log.Mark(IndexOf(chunk->chunk));
   for (const RegionId region : record.regions) core_.Emit(DropRegion{region, record.job});
-  for (const StoreId store : record.stores) core_.Emit(DropStore{store, record.job});
-  core_.Emit(JobLost{record.job, record.name, record.committed_step, why});
+  for (const StoreId store : record.stores) {
+    const bool is_saved = std::find(saved.begin(), saved.end(), store) != saved.end();
+    if (!is_saved) core_.Emit(DropStore{store, record.job});
+  }
 }
 
 absl::Status Records::RestoreJob(const JobRecord& record,

@@ -63,14 +63,14 @@ class Records {
                                                  const std::vector<const ChunkRecord*>& chunks);
   NewChunk RestoredFrom(const ChunkRecord& record);
   void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
-              const absl::Status& why);
+              const std::vector<StoreId>& saved);
   void BeginSaving(Job& job);
   void SaveWhenWritten(Job& job);
   static std::string NotDurable(uint64_t step, const absl::Status& why);
   static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);
   void DistrustStores(Job& job);
   static void AdoptSnapshot(Job& job, const Snapshot& snapshot);
-  void RestoreFrom(const Snapshot& snapshot);
+  absl::Status RestoreFrom(const Snapshot& snapshot);
   void LeaveSnapshot(Job& job, ChunkIndex index);
   void RefuseCommits(Job& job, const absl::Status& why);
 

@@ -247,13 +247,14 @@ void Records::AdoptSnapshot(Job& job, const Snapshot& snapshot) {
   for (const ChunkRecord& chunk : snapshot.chunks) {
     if (!chunk.ssd.has_value() || !chunk.ssd->valid) continue;
     if (chunk.ssd->slot >= ssd.slots().numbers()) continue;
-    ssd.Quarantine(SlotNumber(chunk.ssd->slot));
     job.snapshots.slots.emplace_back(chunk.ssd->slot);
   }
+  // By the records, which are newer, some of them may be free.
+  ssd.QuarantineAll(job.snapshots.slots);
 }
 
-// A durable job that no record names. Its files stay, whatever happens here.
-void Records::RestoreFrom(const Snapshot& snapshot) {
+// A durable job without a record that could be restored. Its files stay, whatever happens here.
+absl::Status Records::RestoreFrom(const Snapshot& snapshot) {
   const JobRecord& record = snapshot.job;
   std::vector<const ChunkRecord*> chunks;
   absl::Status status;
@@ -267,14 +268,14 @@ void Records::RestoreFrom(const Snapshot& snapshot) {
   if (status.ok()) status = RestoreJob(record, chunks);
   if (!status.ok()) {
     for (const StoreId store : record.stores) core_.Emit(DropStore{store, record.job});
-    core_.Emit(JobLost{record.job, record.name, record.committed_step, status, /*is_saved=*/true});
-    return;
+    return status;
   }
   Job& job = *core_.jobs.at(record.job);
   AdoptSnapshot(job, snapshot);
   job.persistent = core_.options.persistent_jobs;
   core_.MarkDirty(job);
   for (const ChunkRecord* chunk : chunks) core_.MarkDirty(IndexOf(chunk->chunk));
+  return absl::OkStatus();
 }
 
 void Records::On(const ChunkFreed& signal) {

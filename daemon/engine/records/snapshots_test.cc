@@ -245,6 +245,54 @@ TEST(SnapshotsOfOneJobTest, AJobThatDoesNotFitStaysForALaterDaemon) {
   ExpectAfterPowerCut(node, training, 0, 1);
 }
 
+// The records name host memory that the next daemon has not. Once, the stores that they name were
+// dropped although the snapshot names them, too.
+TEST(SnapshotsOfOneJobTest, AJobWhoseRecordsNoLongerFitStaysForALaterDaemon) {
+  EngineOptions options = SmallHost();
+  options.persistent_jobs = true;
+  DurableNode node(options);
+  StepTraining training(&node, node.OpenDurable("job", 2));
+  for (uint64_t step = 1; step <= 3; ++step) training.Step(step);
+  EngineOptions smaller = options;
+  smaller.host_capacity = EngineByteHarness::kChunk * 8;
+  const std::vector<JobLost> lost = node.DaemonDies(0, smaller);
+  ASSERT_EQ(lost.size(), 2u);
+  EXPECT_TRUE(lost[0].is_saved);
+  EXPECT_EQ(lost[0].committed_step, 2u);
+  EXPECT_EQ(lost[1].committed_step, 3u);
+  EXPECT_EQ(lost[1].goes_on_at, absl::nullopt);
+  EXPECT_EQ(node.memory_segments(), 0u);
+  ExpectAfterPowerCut(node, training, 0, 2);
+}
+
+TEST(SnapshotsOfOneJobTest, AnElasticJobWhoseRecordsNoLongerFitGoesOnFromItsSnapshot) {
+  EngineOptions options = SmallHost();
+  options.host_capacity = MiB(96);
+  options.ssd_capacity = MiB(1024);
+  options.persistent_jobs = true;
+  DurableNode node(options);
+  node.elastic_ = true;
+  const SessionId session = node.OpenDurable("job", 2);
+  StepTraining training(&node, session);
+  for (const ChunkId chunk : node.Allocate(session, 20)) node.Fill(session, chunk, {1});
+  for (uint64_t step = 1; step <= 3; ++step) training.Step(step);
+  options.host_capacity = EngineByteHarness::kChunk * 9;
+  std::vector<JobLost> lost = node.DaemonDies(0, options);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].committed_step, 3u);
+  EXPECT_EQ(lost[0].goes_on_at, 2u) << lost[0].why;
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 2, &opened));
+  EXPECT_EQ(opened.committed_step, 2u);
+  const State expected = Expected(SmallHost())[2];
+  EXPECT_EQ(training.Read(), expected);
+  // The journal has it as it is now.
+  EXPECT_TRUE(node.DaemonDies(0, options).empty());
+  training.GoOnIn(node.OpenDurable("job", 2, &opened));
+  EXPECT_EQ(opened.committed_step, 2u);
+  EXPECT_EQ(training.Read(), expected);
+}
+
 // Two jobs that have the same chunks: one of them was not restored for a while.
 TEST(SnapshotsOfOneJobTest, ASnapshotWhoseChunksAnotherJobHasStays) {
   DurableNode node(SmallHost());

@@ -87,9 +87,6 @@ class Residency {
   void LinkShadow(ChunkIndex index, ChunkIndex shadow);
   // Ends the pair, if the chunk is one of a pair.
   void UnlinkShadow(ChunkIndex index);
-  // Cancels the movements that are pending for the present content, which goes to another chunk or
-  // nowhere. Movements for which calls wait stay.
-  void ForgetWishes(ChunkIndex index);
   void On(const TransferDone& event);
   // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
   // Advance(), for the others. EndAdvance() comes last. kNone: it cannot move. kReached: it is
@@ -102,8 +99,6 @@ class Residency {
   void CancelEviction(Chunk& chunk);
   // True: the chunk has a slot at the tier. False: it waits for one, in the tier's order.
   bool TakeSlot(ChunkIndex index, Tier tier);
-  // The copy at the tier, valid or not, and its slot are given up. REQUIRES: no transfer uses them.
-  void DropCopy(ChunkIndex index, Tier tier);
   // Finds room for the chunks that wait for slots: free slots, more memory, victims.
   void MakeRoom(Job& job, Tier tier);
   // Begins a copy of the content from the tier, or zeros, to the other one.
@@ -137,6 +132,11 @@ class Residency {
   TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer&& start);
 
  private:
+  // The copy at the tier, valid or not, and its slot are given up. REQUIRES: no transfer uses them.
+  void DropCopy(ChunkIndex index, Tier tier);
+  // Cancels the movements that are pending for the present content, which goes to another chunk or
+  // nowhere. Movements for which calls wait stay.
+  void ForgetWishes(ChunkIndex index);
   // The chunk holds something else, or elsewhere.
   void NoteChange(ChunkIndex index) {
     core_.MarkDirty(index);

@@ -120,6 +120,7 @@ class Share {
   Slot Take() { return slots_->Take(); }
   // See SlotPool.
   void Quarantine(SlotNumber slot) { slots_->Quarantine(slot); }
+  void QuarantineAll(const std::vector<SlotNumber>& slots) { slots_->QuarantineAll(slots); }
   void EndQuarantine(SlotNumber slot) { slots_->EndQuarantine(slot); }
   // See SlotPool. nullopt also when there is no pool.
   absl::optional<std::vector<Slot>> TakeNumbers(const std::vector<SlotNumber>& numbers);

@@ -2,6 +2,7 @@
 // the copy that a rank gets before it writes.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,7 @@ absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<Ch
                                           const std::vector<bool>& wanted, bool may_be_leased,
                                           std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
+  const std::set<ChunkIndex> awaited = Calls::Awaited(session);
   std::vector<std::pair<size_t, ChunkIndex>> made;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!wanted[i]) continue;
@@ -80,7 +82,8 @@ absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<Ch
     absl::StatusOr<ChunkIndex> entry = absl::AbortedError(
         absl::StrCat("chunk ", ids[i].value(),
                      " is in use by the session that writes it; release it and try again"));
-    if (!is_leased && !calls_.IsInCall(session, old)) entry = MakeEntry(job, old);
+    const bool is_used = awaited.count(old) > 0 || calls_.IsInPart(session, old);
+    if (!is_leased && !is_used) entry = MakeEntry(job, old);
     if (!entry.ok()) {
       for (const auto& [at, index] : made) calls_.FreeChunk(index);
       return entry.status();
@@ -157,8 +160,9 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
   Job& job = *session->job;
   // A fetch or part of the session that waits for the shared entry would get that, and other ranks
   // may have written it by then.
+  const std::set<ChunkIndex> awaited = Calls::Awaited(*session);
   for (const ChunkIndex shared : unsharing.shared) {
-    if (!Calls::HasCallFor(*session, shared)) continue;
+    if (awaited.count(shared) == 0) continue;
     DropCopies(unsharing);
     return core_.Refuse(step.call,
                         absl::AbortedError("another call of the session waits for a chunk "

@@ -1,6 +1,7 @@
 // Parts of optimizer steps that ranks make once: the first rank that asks makes the part, and the
 // ids of the others come to name its results.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -141,6 +142,7 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
                                        const std::vector<ChunkIndex>& results) {
   const Session& session = *core_.sessions.Find(event.session);
   std::vector<ChunkIndex> present;
+  const std::set<ChunkIndex> awaited = Calls::Awaited(session);
   for (size_t i = 0; i < results.size(); ++i) {
     const ChunkId id = event.chunks[event.reads + i];
     const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
@@ -153,7 +155,8 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
-    if (own != nullptr || calls_.IsInCall(session, *index) || !chunk.evicts.empty() ||
+    if (own != nullptr || awaited.count(*index) > 0 ||
+        calls_.IsInPart(session, *index) || !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),

@@ -409,11 +409,11 @@ class EngineByteHarness {
       if (store->persistent) persistent_.insert(store->store.value());
       Post(StoreMade{store->store, absl::OkStatus()});
     } else if (auto* drop = std::get_if<DropRegion>(&effect)) {
-      regions_.erase(drop->region);
+      EXPECT_EQ(regions_.erase(drop->region), 1u) << drop->region << " is dropped twice";
       read_only_regions_.erase(drop->region);
       Post(RegionDropped{drop->region});
     } else if (auto* drop = std::get_if<DropStore>(&effect)) {
-      stores_.erase(drop->store);
+      EXPECT_EQ(stores_.erase(drop->store), 1u) << drop->store << " is dropped twice";
       stable_.Drop(drop->store);
       Post(StoreDropped{drop->store});
     } else if (auto* send = std::get_if<SendRegion>(&effect)) {
