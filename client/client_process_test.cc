@@ -170,6 +170,19 @@ TEST_F(ClientDeathTest, AFaultThatCannotBeHandledEndsTheProcessWithTheReason) {
       "memtide: the chunk at .* was written and cannot be fetched: DATA_LOSS: chunk 1 was torn");
 }
 
+// Once it was fetched again and again.
+TEST_F(ClientDeathTest, AFaultInAChunkThatTheDaemonDoesNotKnowEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        Open(4, 3);
+        const PlaceRange range = Allocate(2);
+        session_->FailNextFetch(absl::NotFoundError("there is no chunk 1"));
+        static_cast<volatile char*>(client_->address(range.first))[0] = 1;
+      },
+      "cannot be fetched: NOT_FOUND: there is no chunk 1");
+}
+
 TEST_F(ClientDeathTest, AnAccessToAFreedPlaceIsASegmentationFault) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

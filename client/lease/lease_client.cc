@@ -25,26 +25,27 @@ absl::Status LeaseClient::Acquire(absl::Span<const PlaceId> places, Access acces
   absl::optional<Instant> until;
   if (deadline.has_value()) until = Now() + *deadline;
   if (deadline == Duration::zero()) until = Instant::min();
-  return EnsureLeased({places, access, /*is_fault=*/false, until}).status();
+  return EnsureLeased({places, access, /*is_fault=*/false, until});
 }
 
 absl::Status LeaseClient::HandleFault(PlaceId place, Access access) {
-  const absl::StatusOr<LeasePlan::Next> done =
-      EnsureLeased({{&place, 1}, access, /*is_fault=*/true, Now() + kFaultTimeout});
-  // CarryOut has resumed the blocked threads.
-  if (done.ok() && *done == LeasePlan::Next::kFetch) return absl::OkStatus();
-  if (!done.ok() && !absl::IsNotFound(done.status())) return done.status();
+  const LeaseRequest request{{&place, 1}, access, /*is_fault=*/true, Now() + kFaultTimeout};
+  absl::StatusOr<PendingFetch> pending = monitor_.Plan(request);
+  // Threads that wait are resumed by it. A chunk that the daemon does not know is lost.
+  if (pending.ok() && pending->plan.next == LeasePlan::Next::kFetch) {
+    return CarryOut(&*pending, request.until);
+  }
+  // The chunk was freed meanwhile: the next access finds no memory there.
+  if (!pending.ok() && !absl::IsNotFound(pending.status())) return pending.status();
   // Nothing was mapped, so nothing else resumes the thread that faulted.
   space_->Wake(place);
   return absl::OkStatus();
 }
 
-absl::StatusOr<LeasePlan::Next> LeaseClient::EnsureLeased(const LeaseRequest& request) {
+absl::Status LeaseClient::EnsureLeased(const LeaseRequest& request) {
   MEMTIDE_ASSIGN_OR_RETURN(PendingFetch pending, monitor_.Plan(request));
-  if (pending.plan.next != LeasePlan::Next::kDone) {
-    MEMTIDE_RETURN_IF_ERROR(CarryOut(&pending, request.until));
-  }
-  return pending.plan.next;
+  if (pending.plan.next == LeasePlan::Next::kDone) return absl::OkStatus();
+  return CarryOut(&pending, request.until);
 }
 
 absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant> until) {

@@ -109,9 +109,8 @@ class LeaseClient {
   LeaseMonitor& monitor() { return monitor_; }
 
  private:
-  // Leases and maps the places of the request. Returns kFetch if that took a call, kDone if all
-  // leases were held.
-  absl::StatusOr<LeasePlan::Next> EnsureLeased(const LeaseRequest& request);
+  // Leases and maps the places of the request.
+  absl::Status EnsureLeased(const LeaseRequest& request);
   absl::Status CarryOut(PendingFetch* pending, absl::optional<Instant> until);
   absl::StatusOr<FetchResult> Fetch(const PendingFetch& pending, absl::optional<Instant> until);
   absl::Status MapGranted(const PendingFetch& pending, const std::vector<Lease>& leases);
