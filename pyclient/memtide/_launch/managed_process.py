@@ -29,6 +29,7 @@ from memtide._launch import (
 )
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.first_step import FirstStep
+from memtide._launch.kept_summary import KeptSummary
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
@@ -37,7 +38,7 @@ from memtide._resume.named_job import NamedJob
 from memtide._telemetry import summary_tables
 from memtide._telemetry.observer import Observer
 from memtide._telemetry.progress import Progress
-from memtide._telemetry.recorder import Recorder
+from memtide._telemetry.recorder import Recorder, Summary
 from memtide._torch_hooks.around_step.stepping import Stepping
 from memtide._torch_hooks.patching.later_patches import LaterPatches
 from memtide._util.console import make_console
@@ -225,7 +226,9 @@ class Managed:
             self._progress = None
         if sys.stderr.isatty() and shown:
             self._progress = Progress(recorder)
-        observer = FirstStep(self._progress or recorder, self._stepped)
+        observer: Observer = FirstStep(self._progress or recorder, self._stepped)
+        if not self._is_first and self._rank.number == 0:
+            observer = KeptSummary(observer, self._keep_summary)
         stepping = self._stepping(connection)
         deferred_start.install(
             functools.partial(self._start, connection, observer, stepping, budget)
@@ -303,15 +306,28 @@ class Managed:
             )
 
     def _say_what_is_unwritten(self) -> None:
-        writer = self._run.writer
-        others = writer not in (0, self._owner)
-        if others and not self._run.is_written and not self._options.quiet:
-            lacking = ", ".join(["summary", *self._options.outputs.flags])
+        writer, quiet = self._run.writer, self._options.quiet
+        if writer in (0, self._owner) or self._run.is_written:
+            return
+        summary: Summary | None = self._run.kept_summary
+        outputs, console = self._options.outputs, make_console(stderr=True)
+        if summary is None:
+            known = f"there is no {', '.join(['summary', *outputs.flags])} of it"
+        else:
+            known = f"its summary is of its first {summary.iterations} steps"
+            known += ", and there is no --trace of it" if outputs.trace is not None else ""
+        if not quiet:
             print(
                 f"memtide: process {writer}, which trained first, was killed or still runs (Ray "
-                f"kills its workers): there is no {lacking} of it",
+                f"kills its workers): {known}",
                 file=sys.stderr,
             )
+        if summary is None:
+            return
+        outputs.write_stats(summary, self._options.plan)
+        if not quiet:
+            summary_tables.print_summary(summary, console)
+        outputs.draw_tide(summary, None, console)
 
     def _has_trained(self) -> bool:
         assert self._connection is not None
@@ -369,6 +385,18 @@ class Managed:
         assert runtime is not None and runtime.resumed_job is not None
         runtime.resumed_job.go_on_from(exchange)
 
+    def _summary(self, recorder: Recorder) -> Summary:
+        runtime = deferred_start.current()
+        kinds = runtime.memory.arenas.bytes_by_kind() if runtime is not None else {}
+        return recorder.finish(
+            self._budget.as_json() if self._budget else None,
+            {kind.name.lower(): size_bytes for kind, size_bytes in kinds.items()},
+        )
+
+    def _keep_summary(self) -> None:
+        if self._recorder is not None:
+            self._run.keep_summary(self._summary(self._recorder))
+
     def _write_outputs(self, connection: Connection, recorder: Recorder, *, failed: bool) -> None:
         console = make_console(stderr=True)
         try:
@@ -376,12 +404,7 @@ class Managed:
                 return
             if failed and not self._has_trained():
                 return
-            runtime = deferred_start.current()
-            kinds = runtime.memory.arenas.bytes_by_kind() if runtime is not None else {}
-            summary = recorder.finish(
-                self._budget.as_json() if self._budget else None,
-                {kind.name.lower(): size_bytes for kind, size_bytes in kinds.items()},
-            )
+            summary = self._summary(recorder)
         except MemtideError as error:
             console.print(
                 f"memtide: no summary, as the daemon does not answer: {error}", markup=False

@@ -54,19 +54,23 @@ class Outputs:
 
     def write_pictures(self, summary: Summary, connection: Connection, console: Console) -> None:
         """Draws the tide and exports the trace of the connection's job."""
-        if self.tide is not None:
-            _draw(summary, self.tide, connection, console)
+        self.draw_tide(summary, connection, console)
         if self.trace is not None:
             _export_trace(connection, self.trace, console)
 
+    def draw_tide(self, summary: Summary, connection: Connection | None, console: Console) -> None:
+        """Draws the tide; without a connection, it lacks what the daemon knows of the job."""
+        if self.tide is not None:
+            _draw(summary, self.tide, connection, console)
 
-def _draw(summary: Summary, path: Path, connection: Connection, console: Console) -> None:
+
+def _draw(summary: Summary, path: Path, connection: Connection | None, console: Console) -> None:
     if summary.tide is None:
         console.print("memtide: no tide is drawn, as no optimizer stepped")
         return
     from memtide._plot import memory_plot
 
-    memory_plot.draw(summary.tide, path, _residency(connection))
+    memory_plot.draw(summary.tide, path, None if connection is None else _residency(connection))
 
 
 def _residency(connection: Connection) -> Residency | None:

@@ -1,7 +1,8 @@
 """A folder that the processes of one `memtide run` share: they inherit its path in MEMTIDE_RUN.
 
 The process of `memtide run` makes it, and removes it at its end. It has the options of the run, and
-says which process has trained, and which one writes the files that the options name.
+says which process has trained, and which one writes the files that the options name. That one keeps
+its summary there, in case it is killed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from memtide._launch.on_path import memtide_unmanaged
 from memtide.errors import Unavailable
 
 _OPTIONS, _TRAINED, _WRITER, _WRITTEN = "options", "trained", "writer", "written"
+_SUMMARY = "summary"
 
 
 class RunFolder:
@@ -52,8 +54,11 @@ class RunFolder:
         """The options that the run has announced. FileNotFoundError: the run has ended.
         Unavailable: the folder is another user's, who may have made it anew where one of this user
         was."""
+        return self._load(_OPTIONS)
+
+    def _load(self, name: str) -> Any:
         try:
-            with (self.path / _OPTIONS).open("rb") as file:
+            with (self.path / name).open("rb") as file:
                 if os.fstat(file.fileno()).st_uid == os.geteuid():
                     return pickle.load(file)
         except PermissionError:
@@ -101,6 +106,21 @@ class RunFolder:
     def is_written(self) -> bool:
         """Whether the writer has done that."""
         return (self.path / _WRITTEN).exists()
+
+    def keep_summary(self, summary: Any) -> None:
+        """Keeps the summary of this process up to now, if it is the one that writes the files."""
+        if self.writer == os.getpid():
+            part = self.path / f"{_SUMMARY}.part"
+            part.write_bytes(pickle.dumps(summary))
+            part.replace(self.path / _SUMMARY)
+
+    @property
+    def kept_summary(self) -> Any:
+        """The latest summary that the writer has kept; None: there is none."""
+        try:
+            return self._load(_SUMMARY)
+        except FileNotFoundError:
+            return None
 
     def remove(self) -> None:
         """Removes the folder, in the process that made it."""

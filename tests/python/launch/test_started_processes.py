@@ -322,9 +322,11 @@ def test_the_run_says_that_the_process_which_writes_its_files_was_killed(
 ) -> None:
     script, stats = tmp_path / "script.py", tmp_path / "stats"
     script.write_text(_IS_KILLED, encoding="utf-8")
-    done = cli.memtide("run", *_POOLS, f"--stats={stats}", script).check()
-    assert not stats.exists()
-    assert "there is no summary, --stats of it" in done.err
+    flags = (f"--stats={stats}", f"--trace={tmp_path / 'trace.json'}")
+    done = cli.memtide("run", *_POOLS, *flags, script).check()
+    steps = json.loads(stats.read_text(encoding="utf-8"))["iterations"]
+    assert f"its summary is of its first {steps} steps, and there is no --trace of it" in done.err
+    assert f"{steps} steps of" in done.err, "the summary is printed"
     assert "managed nothing" not in done.err
 
 
