@@ -62,7 +62,8 @@ void LimitByGroup(const std::string& root, const Interface& interface, const std
   const uint64_t used = *usage > cache ? *usage - cache : 0;
   // `own` may be charged to an earlier cgroup and not to this one, so the sum may exceed the limit.
   const Bytes left = std::min(Bytes(*limit), Bytes(*limit > used ? *limit - used : 0) + own);
-  if (left < available->bytes) *available = {left, absl::StrCat("cgroup ", directory)};
+  if (left < available->bytes)
+    *available = {left, absl::StrCat("cgroup ", directory), Bytes(*limit)};
 }
 
 }  // namespace

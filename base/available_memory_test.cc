@@ -29,6 +29,7 @@ class AvailableMemoryTest : public testing::Test {
 TEST_F(AvailableMemoryTest, WithoutCgroupsTheMachineIsTheLimit) {
   EXPECT_EQ(GetAvailableMemory(root_).bytes, GiB(16));
   EXPECT_EQ(GetAvailableMemory(root_).limited_by, "this machine");
+  EXPECT_EQ(GetAvailableMemory(root_).limit, Bytes(0));
 }
 
 TEST_F(AvailableMemoryTest, AParentCgroupIsALimitAndItsPageCacheDoesNotCount) {
@@ -41,6 +42,7 @@ TEST_F(AvailableMemoryTest, AParentCgroupIsALimitAndItsPageCacheDoesNotCount) {
         "anon 7\ninactive_file 536870912\nactive_file 536870912\n");
   EXPECT_EQ(GetAvailableMemory(root_).bytes, GiB(6));
   EXPECT_EQ(GetAvailableMemory(root_).limited_by, "cgroup /sys/fs/cgroup/pod");
+  EXPECT_EQ(GetAvailableMemory(root_).limit, GiB(8));
 }
 
 TEST_F(AvailableMemoryTest, ACgroupOfVersion1IsALimit) {

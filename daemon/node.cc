@@ -236,12 +236,13 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
     loop_->Start();
   } else {
     const Bytes limit = config_.memory_limit;
+    const bool is_limited = !limit.IsZero() || !GetAvailableMemory().limit.IsZero();
     // One core fills 100 MiB in this time.
-    const Duration period = limit.IsZero() ? Loop::kIdleTickPeriod : Loop::kTickPeriod;
+    const Duration period = is_limited ? Loop::kTickPeriod : Loop::kIdleTickPeriod;
     loop_->Start(period, [loop = loop_.get(), limit, parent = getppid()] {
-      Bytes available = GetAvailableMemory().bytes;
-      if (!limit.IsZero()) available = std::min(available, LeftOfLimit(limit, parent));
-      loop->Post(HostMemory{available, limit});
+      const AvailableMemory left = GetAvailableMemory();
+      if (limit.IsZero()) return loop->Post(HostMemory{left.bytes, left.limit});
+      loop->Post(HostMemory{std::min(left.bytes, LeftOfLimit(limit, parent)), limit});
     });
   }
   return absl::OkStatus();
