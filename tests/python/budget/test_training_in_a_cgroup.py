@@ -139,7 +139,7 @@ def _train_with_the_nodes_daemon(
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "ranks", "limit_mib"),
-    [("compiled", 0, 800), ("generating", 0, 700), ("sharded", 2, 1400)],
+    [("compiled", 0, 800), ("generating", 0, 700), ("sharded", 2, 1800)],
 )
 def test_compiled_generating_and_sharded_scripts_need_no_flag_either(
     how: str, ranks: int, limit_mib: int, cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path
