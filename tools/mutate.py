@@ -13,8 +13,9 @@ the mutants of C++, tools/python_mutations.py those of Python: conditions are ne
 The commit that is checked out is in a Git worktree in a temporary folder. C++ is built there once,
 with all mutants, and a number chooses one. The tests run for each mutant until one fails: of the
 engine its own, then the simulations with seeds that no golden hash covers; of the client its own,
-then those of tests/integration that use it. A test that takes ten times as long as without a mutant
-fails. Which tests judge a mutant in Python is said in tools/mutate_python.py.
+then those of tests/integration that use it. A test that takes ten times as long as without a
+mutant, or computes for three times as long, fails. Which tests judge a mutant in Python is said in
+tools/mutate_python.py.
 
 One line for each mutant says which test caught it, or that it survived. Mutants that
 tools/equivalent.txt explains do not count. Exits 0 if at least 95 of 100 others are caught, 1 if
@@ -50,8 +51,9 @@ SIMULATIONS = (
 # The first seeds of a simulation are compared with hashes of their traces, which see any change of
 # behaviour, wanted or not: these seeds are not.
 FIRST_SEED = 1_000_001
-# A mutant that survives the first round of a simulation is tried with more seeds.
-ROUNDS = (100, 1000)
+# A mutant that survives the first round of a simulation is tried with more seeds, as many as let
+# 100 mutants be judged in an hour and a half.
+ROUNDS = (100, 300)
 # Invariants only tell what is wrong with other code, and no CUDA is for machines without.
 KEPT_OUT = ("_test.cc", "_benchmark.cc", "invariants.cc", "cuda_none.cc")
 

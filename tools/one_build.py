@@ -1,6 +1,7 @@
 """One build of a tree with many mutants, and its test programs, which a number tells the mutant."""
 
 import contextlib
+import math
 import os
 import re
 import resource
@@ -136,19 +137,25 @@ class Programs:
         key = test, chosen, *environment.items()
         if key not in self._seconds:
             start = time.monotonic()
-            passes = self._passes(test, 0, MOST_SECONDS, chosen, environment)
+            passes = self._passes(test, 0, MOST_SECONDS, MOST_SECONDS, chosen, environment)
             self._seconds[key] = time.monotonic() - start if passes else None
         return self._seconds[key]
 
     def sees(self, number, test, chosen="*", **environment):
-        """Whether the test fails with the mutant, or takes ten times as long as without it.
+        """Whether the test fails with the mutant, or takes ten times as long as without it, or
+        computes for three times as long.
 
         REQUIRES: it passes without.
         """
-        timeout = 10 * self.seconds(test, chosen, **environment) + 10
-        return not self._passes(test, number, timeout, chosen, environment)
+        seconds = self.seconds(test, chosen, **environment)
+        most_s, most_cpu_s = 10 * seconds + 10, math.ceil(3 * seconds + 10)
+        return not self._passes(test, number, most_s, most_cpu_s, chosen, environment)
 
-    def _passes(self, test, number, timeout, chosen, environment):
+    def _passes(self, test, number, timeout, most_cpu_s, chosen, environment):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+            resource.setrlimit(resource.RLIMIT_CPU, (most_cpu_s, most_cpu_s))
+
         program = self._binaries / _path("", test)
         with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
             process = subprocess.Popen(
@@ -167,9 +174,7 @@ class Programs:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=lambda: resource.setrlimit(
-                    resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES)
-                ),
+                preexec_fn=limit,
             )
             try:
                 return process.wait(timeout) == 0
