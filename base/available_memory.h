@@ -18,7 +18,7 @@ struct AvailableMemory {
   Bytes bytes;
   // The name of the limit: "this machine", or "cgroup /sys/fs/cgroup/...".
   std::string limited_by;
-  Bytes limit = Bytes(0);  // Of the cgroup; zero: the machine leaves least.
+  Bytes limit = Bytes(0);  // The cgroup's; zero: the machine leaves least.
 };
 
 // Reads the kernel's files below `root`, which tests replace. `own` is memory in use that counts as

@@ -231,21 +231,23 @@ absl::Status Node::StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks
       loop->Post(DeviceState{i, state});
     });
   }
-  // Without a reserve there is no balloon, and without an SSD it could not inflate.
-  if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) {
-    loop_->Start();
-  } else {
-    const Bytes limit = config_.memory_limit;
-    const bool is_limited = !limit.IsZero() || !GetAvailableMemory().limit.IsZero();
-    // One core fills 100 MiB in this time.
-    const Duration period = is_limited ? Loop::kTickPeriod : Loop::kIdleTickPeriod;
-    loop_->Start(period, [loop = loop_.get(), limit, parent = getppid()] {
-      const AvailableMemory left = GetAvailableMemory();
-      if (limit.IsZero()) return loop->Post(HostMemory{left.bytes, left.limit});
-      loop->Post(HostMemory{std::min(left.bytes, LeftOfLimit(limit, parent)), limit});
-    });
-  }
+  StartLoop();
   return absl::OkStatus();
+}
+
+// Without a reserve there is no balloon, and without an SSD it could not inflate.
+void Node::StartLoop() {
+  if (config_.host_reserve.IsZero() || config_.ssd_dirs.empty()) return loop_->Start();
+  const Bytes limit = config_.memory_limit;
+  const bool is_limited = !limit.IsZero() || !GetAvailableMemory().limit.IsZero();
+  // One core fills 100 MiB in this time.
+  const Duration period = is_limited ? Loop::kTickPeriod : Loop::kIdleTickPeriod;
+  loop_->Start(period, [loop = loop_.get(), limit, parent = getppid()] {
+    const AvailableMemory left = GetAvailableMemory();
+    HostMemory memory{left.bytes, limit.IsZero() ? left.limit : limit};
+    if (!limit.IsZero()) memory.available = std::min(left.bytes, LeftOfLimit(limit, parent));
+    loop->Post(memory);
+  });
 }
 
 absl::Status Node::StartQuotas() {

@@ -61,6 +61,7 @@ class Node : private EffectSink {
   EngineOptions ToEngineOptions() const;
   // `persisted_blocks`: PersistedMemory::blocks.
   absl::Status StartMemory(const std::map<uint64_t, Bytes>& persisted_blocks);
+  void StartLoop();
   // Reads the quotas that hold.
   absl::Status StartQuotas();
   absl::Status StartEdges(PersistedState persisted);

@@ -1,15 +1,17 @@
 """Trains programs that were not written for memtide in a quarter of their memory.
 
-    bench/programs/programs [--only NAME...] [--checkouts DIR] [--json FILE]
+    bench/programs/programs [--only NAME...] [--checkouts DIR] [--in-cgroup] [--json FILE]
 
 Each runs plain, which shows its peak, then under `memtide run` with a budget of what
-`import torch` takes and a quarter of what the peak has above that. Exits 0 if all that ran trained
-within their budgets, with plain torch's losses.
+`import torch` takes and a quarter of what the peak has above that. With --in-cgroup the budget is
+the limit of a memory cgroup, and `memtide run` has no flag that says so: what exceeds it is killed.
+Exits 0 if all that ran trained within their budgets, with plain torch's losses.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import memory
+from limited_cgroup import ENTER, NoCgroup, limited_cgroup
 from programs import PROGRAMS, Program
 from results import Result, apart_by, verdict
 from rich.console import Console
@@ -40,8 +43,9 @@ _ALLOCATOR_UNDER_A_BUDGET = {
 class Runner:
     """Runs programs one after another in folders of their own."""
 
-    def __init__(self, checkouts: Path | None, scratch: Path) -> None:
+    def __init__(self, checkouts: Path | None, scratch: Path, *, in_cgroup: bool) -> None:
         self._checkouts = checkouts
+        self._in_cgroup = in_cgroup
         self._scratch = scratch
         self._environment = {
             **os.environ,
@@ -83,10 +87,16 @@ class Runner:
         folder = self._folder(program)
         stats = folder / "stats.json"
         # Without the summary, the last line of a run that fails says why.
-        arguments = ["-m", "memtide", "run", "--quiet", "--device=none"]
-        arguments += [f"--host-memory={result.budget_bytes}", f"--stats={stats}"]
-        arguments += [f"--ssd-dir={folder / 'ssd'}", *program.arguments]
-        ours = self._run(arguments, folder)
+        arguments = ["-m", "memtide", "run", "--quiet", f"--stats={stats}"]
+        arguments += [f"--ssd-dir={folder / 'ssd'}"]
+        budget_bytes = result.budget_bytes or 0
+        with contextlib.ExitStack() as stack:
+            if self._in_cgroup:
+                group = stack.enter_context(limited_cgroup(budget_bytes))
+                arguments = ["-c", ENTER, str(group.path), *arguments]
+            else:
+                arguments += ["--device=none", f"--host-memory={budget_bytes}"]
+            ours = self._run([*arguments, *program.arguments], folder)
         result.measured_bytes, result.seconds = ours.peak_bytes, ours.seconds
         result.losses = losses(program, ours)
         if stats.exists():
@@ -149,6 +159,9 @@ def parse_arguments() -> argparse.Namespace:
         metavar="DIR",
         help="a folder with clones of public repositories, named OWNER+NAME",
     )
+    parser.add_argument(
+        "--in-cgroup", action="store_true", help="the budget is a cgroup's limit, without a flag"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
     return parser.parse_args()
 
@@ -158,10 +171,14 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     results = []
     with tempfile.TemporaryDirectory(prefix="programs.") as scratch:
-        runner = Runner(arguments.checkouts, Path(scratch))
+        runner = Runner(arguments.checkouts, Path(scratch), in_cgroup=arguments.in_cgroup)
         for program in PROGRAMS:
             if program.name in arguments.only:
-                result = runner.result(program)
+                try:
+                    result = runner.result(program)
+                except NoCgroup as reason:
+                    console.print(f"--in-cgroup: {reason}", markup=False)
+                    return 2
                 console.print(f"{program.name}: {result.failure or 'passed'}", markup=False)
                 results.append(result)
         show(results, runner.import_bytes(), console)

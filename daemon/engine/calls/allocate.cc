@@ -19,9 +19,9 @@ void Calls::On(const AllocateCall& event) {
   }
   const auto& allocating = session->job->allocating;
   const uint32_t limit = core_.options.limits.waiting_calls_per_session;
-  const auto waiting = std::count_if(
-      allocating.begin(), allocating.end(),
-      [&event](const AllocateCall& other) { return other.session == event.session; });
+  const auto waiting =
+      std::count_if(allocating.begin(), allocating.end(),
+                    [&event](const AllocateCall& other) { return other.session == event.session; });
   if (waiting >= limit) {
     return core_.Refuse(event.call, absl::ResourceExhaustedError(absl::StrCat(
                                         limit, " allocations wait already (waiting_calls)")));

@@ -15,6 +15,14 @@ namespace {
 // How long a commit waits for a rank. Ranks reduce their gradients together, so they come together.
 constexpr Duration kPatience = std::chrono::seconds(5);
 
+absl::Status CheckNotLeftBehind(const Session& session, ChunkId chunk, ChunkId shadow) {
+  const auto& left = session.left_behind;
+  if (left.count(chunk) == 0 && left.count(shadow) == 0) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("chunk ", chunk.value(),
+                                         " or its shadow chunk is leased; release it and try "
+                                         "again"));
+}
+
 }  // namespace
 
 void Commits::CommitWithRanks(Job& job, const CommitCall& event) {
@@ -125,20 +133,15 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
             "waited; commit the step without it"));
         continue;
       }
-      const auto& left = session.left_behind;
-      if (left.count(call.chunks[i]) > 0 || left.count(call.shadows[i]) > 0) {
-        status = absl::AbortedError(absl::StrCat("chunk ", call.chunks[i].value(),
-                                                 " or its shadow chunk is leased; release it and "
-                                                 "try again"));
-      }
+      status = CheckNotLeftBehind(session, call.chunks[i], call.shadows[i]);
       if (status.ok()) status = CheckUnwritten(call, i, core_.chunks[*chunk]);
       pairs[{*chunk, *shadow}].push_back({call.session, call.chunks[i], call.shadows[i]});
     }
   }
   for (const auto& [entries, ids] : pairs) {
     const auto [chunk, shadow] = entries;
-    if (status.ok() && (IsInUse(job, chunk, shadow, ids, awaited) ||
-                        IsInUse(job, shadow, chunk, ids, awaited))) {
+    if (status.ok() &&
+        (IsInUse(job, chunk, shadow, ids, awaited) || IsInUse(job, shadow, chunk, ids, awaited))) {
       status = absl::AbortedError(absl::StrCat("chunk ", ids.front().chunk.value(),
                                                " or its shadow chunk is in use; release it and ",
                                                "try again"));

@@ -155,8 +155,8 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
     const Pin* const own = chunk.FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
-    if (own != nullptr || awaited.count(*index) > 0 ||
-        calls_.IsInPart(session, *index) || !chunk.evicts.empty() ||
+    if (own != nullptr || awaited.count(*index) > 0 || calls_.IsInPart(session, *index) ||
+        !chunk.evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),

@@ -1,8 +1,8 @@
 """A folder that the processes of one `memtide run` share: they inherit its path in MEMTIDE_RUN.
 
 The process of `memtide run` makes it, and removes it at its end. It has the options of the run, and
-says which process has trained, and which one writes the files that the options name. That one keeps
-its summary there, in case it is killed.
+says which process has trained, and which one writes the files that the options name. The writer
+keeps its summary there, in case it is killed.
 """
 
 from __future__ import annotations
