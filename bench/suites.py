@@ -241,8 +241,8 @@ def _small_pools(context: Context) -> Samples:
     if context.smoke:
         options = replace(options, models=("vae",))
     try:
-        return small_pools.measure(options)
-    except train_overhead.TrainingEnded as error:
+        return {**small_pools.measure(options), **small_pools.count(options)}
+    except (train_overhead.TrainingEnded, subprocess.CalledProcessError) as error:
         raise SuiteFailed(str(error)) from None
 
 
