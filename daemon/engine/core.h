@@ -114,6 +114,10 @@ struct Core {
   void MarkDirty(const Job& job) {
     if (job.persistent) record_log.Mark(job.id);
   }
+  // How many more chunks the node may have. Copies of shared contents may be beyond the limit.
+  uint32_t ChunksLeft() const {
+    return options.limits.chunks - std::min(options.limits.chunks, chunks.live());
+  }
   void ScheduleChunk(ChunkIndex index) { work.AddChunk(index); }
   // Slots of the job's home tier are free again, for which allocations may wait.
   void HomesFreed(Job& job) {

@@ -90,7 +90,7 @@ absl::optional<absl::Status> Calls::TryAllocate(const Job& job, const AllocateCa
         job.is_durable() ? " (half of its slots, as the job is durable)" : "", ", of which ", used,
         " are used", job.last_error.ok() ? "" : "; ", job.last_error.message()));
   }
-  if (event.count > core_.options.limits.chunks - core_.chunks.live()) {
+  if (event.count > core_.ChunksLeft()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "requested ", event.count, " chunks; the node's limit is ", core_.options.limits.chunks));
   }

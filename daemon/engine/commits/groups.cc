@@ -98,7 +98,13 @@ void Commits::CommitGroup(const std::vector<Session*>& ranks) {
   std::vector<std::vector<ChunkIndex>> indices;
   absl::Status status;
   Bytes grown;
+  std::set<const Job*> jobs;
   for (Session* const rank : ranks) {
+    if (!jobs.insert(rank->job).second) {
+      status.Update(absl::FailedPreconditionError(
+          absl::StrCat("two ranks of group \"", rank->group, "\" have job \"", rank->job->name,
+                       "\" open: each has a job of its own")));
+    }
     const auto waiting = FindCommit(*rank->job, rank->id);
     calls.push_back(std::move(waiting->call));
     rank->job->commits.erase(waiting);

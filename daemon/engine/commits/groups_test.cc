@@ -194,6 +194,20 @@ TEST_F(GroupsTest, WhoDoesNotComeInTimeIsNamed) {
               HasSubstr("of job \"training\", ranks 1 did not commit"));
 }
 
+// Once, the second of two commits of the same chunks exchanged their contents back.
+TEST_F(GroupsTest, TwoRanksOfOneJobCommitNothing) {
+  Dies(1);
+  node_.group_rank_ = 1;
+  ranks_[1] = {node_.Open("training/0", kAnHour), ranks_[0].chunks};
+  Compute(0, 1);
+  for (const CallId commit : {Commit(0, 1), Commit(1, 1)}) {
+    EXPECT_THAT(std::string(node_.ReplyTo(commit).status.message()),
+                HasSubstr("two ranks of group \"training\" have job \"training/0\" open"));
+  }
+  EXPECT_EQ(node_.Read(ranks_[0].session, ranks_[0].chunks[0], kGroupElements),
+            GroupValues(Of(0, 0)));
+}
+
 TEST_F(GroupsTest, WhatCannotBeARankIsRefused) {
   EXPECT_THAT(std::string(Refusal(Third()).message()), HasSubstr("is there already"));
   OpenCall open = Third();

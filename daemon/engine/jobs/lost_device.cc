@@ -22,11 +22,11 @@ void Jobs::On(const DeviceState& event) {
 void Jobs::LoseDevice(Job& job, const absl::Status& why) {
   // A job whose first memory is being made has sent no region to a session. Ending jobs need none.
   if (job.state() == JobState::kMaking || job.state() == JobState::kEnding) return;
-  // A job that uses host memory only goes on, but not at the device: its sessions would map regions
-  // that are not there.
+  // A job that leases in host memory only goes on, but not at the device: its sessions would map
+  // regions that are not there. Copies may have come to the device ahead of a lease.
   if (!job.uses_device) {
     job.has_lost_regions = !job.sessions.empty();
-    return;
+    return residency_.LoseDeviceCopies(job);
   }
   // The sessions have mapped memory that is lost, and their processes have lost their contexts.
   core_.counters.sessions_lost += job.sessions.size();

@@ -91,6 +91,23 @@ TEST_F(PredictTest, ARepeatedScanKeepsMostOfWhatItHasRoomFor) {
   EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
 }
 
+// Once they counted as valid when the device was there again, with other memory.
+TEST_F(PredictTest, CopiesThatCameAheadToADeviceAreLostWithItAlthoughNobodyLeasesThere) {
+  tier_ = Tier::kHost;
+  for (int i = 0; i < 3; ++i) Iterate();
+  const auto on_device = [this] {
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < chunks_.size(); ++n) count += OnDevice(n) ? 1 : 0;
+    return count;
+  };
+  ASSERT_GT(on_device(), 0u);
+  Post(DeviceState{0, absl::UnavailableError("GPU 0 fell off the bus")});
+  FinishTransfers();
+  EXPECT_EQ(on_device(), 0u);
+  Post(DeviceState{0, absl::OkStatus()});
+  Iterate();
+}
+
 TEST_F(PredictTest, WhatIsExpectedSoonComesAheadAndDisplacesOnlyWhatIsExpectedLater) {
   for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
   UseChunk(0);

@@ -139,6 +139,9 @@ uint32_t ElasticShares::Floor(const JobShares& job, const Quotas::Reclaim& recla
 SharePools::Changes ElasticShares::ReclaimFromOthers(const Quotas::Reclaim& reclaim,
                                                      const Demands& demands) {
   SharePools::Changes changes;
+  // Memory that is still to come from earlier reclaims counts, so that they are not repeated. All
+  // jobs are looked through for it, so only after a change.
+  Bytes lacking = Lacking(reclaim);
   // Slots that were never used cost nothing, so they go first. Then jobs without sessions give
   // theirs, and then running jobs evict.
   for (const bool only_unused : {true, false}) {
@@ -148,11 +151,10 @@ SharePools::Changes ElasticShares::ReclaimFromOthers(const Quotas::Reclaim& recl
                                              : job->In(reclaim.pool) != nullptr;
         if (!is_asked) continue;
         Share& share = (*job)[reclaim.pool.tier];
-        const Bytes lacking = Lacking(reclaim);
         const bool lends = share.is_elastic() && &share != reclaim.asking &&
                            (active ? job->is_active() : job->state() == JobState::kLingering);
-        // Memory that is still to come from earlier reclaims counts, so that they are not repeated.
-        if (!lends || lacking.IsZero()) continue;
+        if (!lends) continue;
+        if (lacking.IsZero()) return changes;
         const uint32_t slots = std::min(share.target(), CeilDiv(lacking, share.chunk_size()));
         const auto demand = demands.find(id);
         // Within a quota no fair share is rounded up, as what all have is to be below it.
@@ -167,7 +169,9 @@ SharePools::Changes ElasticShares::ReclaimFromOthers(const Quotas::Reclaim& recl
         const uint32_t target =
             std::max({share.Reachable(share.target() - slots, /*up=*/false),
                       share.Reachable(floor, /*up=*/true), std::min(fair, share.target())});
-        if (target != share.target()) changes.push_back(SetTarget(share, target));
+        if (target == share.target()) continue;
+        changes.push_back(SetTarget(share, target));
+        lacking = Lacking(reclaim);
       }
     }
   }

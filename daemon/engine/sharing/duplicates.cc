@@ -56,7 +56,7 @@ absl::optional<absl::Status> Duplicates::TryDuplicate(
         absl::StrCat("requested ", event.copies, " duplicates each of ", indices.size(),
                      " chunks; between 1 and ", core_.options.limits.chunks_per_call, " in all"));
   }
-  if (made > core_.options.limits.chunks - core_.chunks.live()) {
+  if (made > core_.ChunksLeft()) {
     return absl::ResourceExhaustedError(absl::StrCat("requested ", made,
                                                      " duplicates; the node's limit is ",
                                                      core_.options.limits.chunks, " chunks"));

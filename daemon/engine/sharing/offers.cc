@@ -154,7 +154,7 @@ bool Offers::StartSharing(Session& session, const std::shared_ptr<Offer>& offer)
       offer->open.push_back(item);
       continue;
     }
-    if (core_.chunks.live() >= core_.options.limits.chunks) continue;
+    if (core_.ChunksLeft() == 0) continue;
     item.is_copied = content == nullptr;
     if (content == nullptr) content = MakeContent(session, contents, digest);
     if (content == nullptr) {
