@@ -81,8 +81,10 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
   if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
   if (chunk.copies().unreadable) return Prefetch::kSkipped;
-  // Steps use the chunk in host memory.
-  if (tier == Tier::kDevice && chunk.only_stepped) return Prefetch::kSkipped;
+  // Steps use the chunk in host memory, and so do sessions whose regions of the device are lost.
+  if (tier == Tier::kDevice && (chunk.only_stepped || job.has_lost_regions)) {
+    return Prefetch::kSkipped;
+  }
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
   if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
   // A copy that comes before its time takes a slot that the plan has given to another one.
