@@ -170,11 +170,13 @@ class Rehearsal:
         again = arguments.given(tensors)  # Before the block changes its containers.
         first, chosen_before = FirstRun(notes.refuse), script_choices.entered_by_tensor()
         outside = OutsideVariables()
+        began_s = time.monotonic()
         with _Watching() as watching, first.recorded(), outside.watched():
             output = run(*call[0], **call[1])
+        _synchronizing(tensors_in(output))()
+        dear_part = watching.dear_s / (time.monotonic() - began_s)
         notes.result.input_bytes = bytes_of(tensors)
         notes.result.dear_bytes = watching.dear_bytes
-        notes.result.dear_s = watching.dear_s
         for tensor in tensors:
             first.count(tensor)
         notes.result.saved_bytes = first.bytes
@@ -191,6 +193,8 @@ class Rehearsal:
             random.restore()
             self._make_room(first.bytes)
             reason = self._run_again(notes, run, again, first, output)
+            # Each run has a speed of its own.
+            notes.result.dear_s = dear_part * notes.result.forward_s
             reason = reason or after.change_to(State(block, tensors))
             if reason is None and RandomStates(device) != random_after:
                 reason = "it draws another number of random numbers each time"
@@ -223,8 +227,6 @@ class Rehearsal:
             return f"its forward pass cannot run twice: {type(error).__name__}"
         synchronize()
         notes.result.forward_s = time.monotonic() - began_s - second.seconds
-        # It is of the first run, which may have been slower.
-        notes.result.dear_s = min(notes.result.dear_s, notes.result.forward_s)
         if not _all_same(tensors_in(output), tensors_in(again)):
             return "its output differs if it runs again"
         return second.reason()
