@@ -120,6 +120,7 @@ class Programs:
         self._root = root
         self._settings = _settings(root, targets)
         self._seconds = {}
+        self._cpu_seconds = {}
 
     def tests_in(self, query):
         """The tests that a query names, which are built if they were not."""
@@ -136,9 +137,10 @@ class Programs:
         """The time that the test takes without a mutant; None: it does not pass."""
         key = test, chosen, *environment.items()
         if key not in self._seconds:
-            start = time.monotonic()
+            start, used = time.monotonic(), _cpu_seconds()
             passes = self._passes(test, 0, MOST_SECONDS, MOST_SECONDS, chosen, environment)
             self._seconds[key] = time.monotonic() - start if passes else None
+            self._cpu_seconds[key] = _cpu_seconds() - used
         return self._seconds[key]
 
     def sees(self, number, test, chosen="*", **environment):
@@ -148,7 +150,8 @@ class Programs:
         REQUIRES: it passes without.
         """
         seconds = self.seconds(test, chosen, **environment)
-        most_s, most_cpu_s = 10 * seconds + 10, math.ceil(3 * seconds + 10)
+        computes = self._cpu_seconds[test, chosen, *environment.items()]
+        most_s, most_cpu_s = 10 * seconds + 10, math.ceil(3 * computes + 10)
         return not self._passes(test, number, most_s, most_cpu_s, chosen, environment)
 
     def _passes(self, test, number, timeout, most_cpu_s, chosen, environment):
@@ -182,6 +185,12 @@ class Programs:
                 return False
             finally:
                 _end(process)
+
+
+def _cpu_seconds():
+    """Those of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _end(process):
