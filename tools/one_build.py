@@ -188,7 +188,7 @@ class Programs:
 
 
 def _cpu_seconds():
-    """Those of all processes that this one has started and that have ended."""
+    """The seconds of all processes that this one has started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
