@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import sys
@@ -20,6 +21,7 @@ from memtide._launch import (
     deferred_start,
     forked,
     fully_sharded,
+    kept_summary,
     larger_pool,
     planned_run,
     pool_advice,
@@ -29,7 +31,6 @@ from memtide._launch import (
 )
 from memtide._launch.first_parameter import FirstParameter
 from memtide._launch.first_step import FirstStep
-from memtide._launch.kept_summary import KeptSummary
 from memtide._launch.options import Inherited, Options
 from memtide._launch.outputs import Outputs
 from memtide._launch.run_folder import RunFolder
@@ -131,8 +132,8 @@ class Managed:
             self._write_outputs(self._connection, self._recorder, failed=failed)
         elif self._is_first and not failed:
             self._say_nothing_managed()
-        if self._is_first:
-            self._say_what_is_unwritten()
+        if self._is_first and self._run.writer not in (0, self._owner):
+            kept_summary.show(self._run, self._options)
         self._run.remove()
 
     def lacking_room(self) -> str | None:
@@ -228,7 +229,7 @@ class Managed:
             self._progress = Progress(recorder)
         observer: Observer = FirstStep(self._progress or recorder, self._stepped)
         if not self._is_first and self._rank.number == 0:
-            observer = KeptSummary(observer, self._keep_summary)
+            observer = kept_summary.KeptSummary(observer, self._keep_summary)
         stepping = self._stepping(connection)
         deferred_start.install(
             functools.partial(self._start, connection, observer, stepping, budget)
@@ -305,30 +306,6 @@ class Managed:
                 style="yellow",
             )
 
-    def _say_what_is_unwritten(self) -> None:
-        writer, quiet = self._run.writer, self._options.quiet
-        if writer in (0, self._owner) or self._run.is_written:
-            return
-        summary: Summary | None = self._run.kept_summary
-        outputs, console = self._options.outputs, make_console(stderr=True)
-        if summary is None:
-            known = f"there is no {', '.join(['summary', *outputs.flags])} of it"
-        else:
-            known = f"its summary is of its first {summary.iterations} steps"
-            known += ", and there is no --trace of it" if outputs.trace is not None else ""
-        if not quiet:
-            print(
-                f"memtide: process {writer}, which trained first, was killed or still runs (Ray "
-                f"kills its workers): {known}",
-                file=sys.stderr,
-            )
-        if summary is None:
-            return
-        outputs.write_stats(summary, self._options.plan)
-        if not quiet:
-            summary_tables.print_summary(summary, console)
-        outputs.draw_tide(summary, None, console)
-
     def _has_trained(self) -> bool:
         assert self._connection is not None
         assert self._recorder is not None
@@ -394,7 +371,10 @@ class Managed:
         )
 
     def _keep_summary(self) -> None:
-        if self._recorder is not None:
+        if self._recorder is None or self._run.writer != os.getpid():
+            return
+        # Where the daemon restarts, or the disk is full, the last one stays.
+        with contextlib.suppress(MemtideError, OSError):
             self._run.keep_summary(self._summary(self._recorder))
 
     def _write_outputs(self, connection: Connection, recorder: Recorder, *, failed: bool) -> None:

@@ -108,11 +108,11 @@ class RunFolder:
         return (self.path / _WRITTEN).exists()
 
     def keep_summary(self, summary: Any) -> None:
-        """Keeps the summary of this process up to now, if it is the one that writes the files."""
-        if self.writer == os.getpid():
-            part = self.path / f"{_SUMMARY}.part"
-            part.write_bytes(pickle.dumps(summary))
-            part.replace(self.path / _SUMMARY)
+        """Keeps the summary of this process up to now. REQUIRES: it is the writer. OSError: there
+        is no room, or the run has ended."""
+        part = self.path / f"{_SUMMARY}.part"
+        part.write_bytes(pickle.dumps(summary))
+        part.replace(self.path / _SUMMARY)
 
     @property
     def kept_summary(self) -> Any:
