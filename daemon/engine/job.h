@@ -165,6 +165,7 @@ struct Job {
   NameTable names;                   // The ids of contents that ranks share.
   SharedParts parts;
   std::vector<WaitingCommit> commits;  // They wait for the other ranks.
+  bool tries_commits = false;          // CommitsPossible is sent.
   bool orphans_remain = false;         // Chunks of ranks that have ended are still used.
   // Chunks of the job that are readers of common contents.
   Count common;

@@ -63,6 +63,7 @@ class Commits {
   std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
   std::set<SessionId> RanksOf(Job& job, SessionId first);
   void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
+  bool IsLeftBehind(ChunkIndex index) const;
   bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                     const std::vector<CommittedIds>& ids) const;
   bool IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,

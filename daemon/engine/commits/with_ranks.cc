@@ -171,16 +171,21 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
   for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
 
+bool Commits::IsLeftBehind(ChunkIndex index) const {
+  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  return std::any_of(pins.begin(), pins.end(), [this, index](const Pin& pin) {
+    const Session* const holder = core_.sessions.Find(pin.session);  // nullptr: a step part's pin.
+    return holder != nullptr &&
+           std::any_of(holder->left_behind.begin(), holder->left_behind.end(),
+                       [index](const auto& left) { return left.second == index; });
+  });
+}
+
 // Whether all ids of both entries are committed, so that what the entries hold may be exchanged. It
 // stays where a rank that has written since has left its lease for reading.
 bool Commits::CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
                            const std::vector<CommittedIds>& ids) const {
-  for (const SessionId session : job.sessions) {
-    if (!core_.chunks[a].pinned() && !core_.chunks[b].pinned()) break;  // There is no lease.
-    for (const auto& [id, left] : core_.sessions.Find(session)->left_behind) {
-      if (left == a || left == b) return false;
-    }
-  }
+  if (IsLeftBehind(a) || IsLeftBehind(b)) return false;
   const auto names = [&job](ChunkIndex index) {
     return std::max<size_t>(1, job.names.NamesOf(index).size());
   };
@@ -259,7 +264,10 @@ void Commits::LeaveRanks(Session& session) {
 }
 
 void Commits::On(const CommitsPossible& signal) {
-  if (Job* const job = core_.FindJob(signal.job)) TryCommitTogether(*job);
+  Job* const job = core_.FindJob(signal.job);
+  if (job == nullptr) return;
+  job->tries_commits = false;
+  TryCommitTogether(*job);
 }
 
 }  // namespace memtide

@@ -227,6 +227,7 @@ struct Counters {
 struct Limits {
   uint32_t sessions = 256;          // fds: three per session stay far below the usual 1,024.
   uint32_t sessions_per_uid = 64;   // One user cannot take every session.
+  uint32_t jobs_per_uid = 256;      // With those that linger: an event may look through all jobs.
   uint32_t chunks_per_call = 4096;  // Replies stay below the 1 MiB message cap.
   uint32_t chunks = 1 << 20;        // 64 TiB at 64 MiB a chunk, 512 MiB of tables at most.
   uint32_t waiting_calls_per_session = 256;

@@ -69,6 +69,19 @@ Job* Jobs::FindJobToJoin(const OpenCall& event, uint32_t uid) {
   return nullptr;
 }
 
+absl::Status Jobs::CheckJobsOf(uint32_t uid) const {
+  const uint32_t limit = core_.options.limits.jobs_per_uid;
+  const auto is_of_user = [uid](const auto& entry) {
+    return entry.second->uid == uid && entry.second->contents == nullptr &&
+           entry.second->state() != JobState::kEnding;
+  };
+  const auto jobs = std::count_if(core_.jobs.begin(), core_.jobs.end(), is_of_user);
+  if (static_cast<uint32_t>(jobs) < limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("uid ", uid, " has ", limit, " jobs, and no user may have more; end some with ",
+                   "`memtide admin end` (`memtide admin list` lists them)"));
+}
+
 // Whether a session waits to join the job, which must not end before.
 bool Jobs::IsAwaited(const Job& job) const {
   return std::any_of(core_.opens.begin(), core_.opens.end(), [this, &job](const WaitingOpen& open) {
@@ -164,6 +177,8 @@ void Jobs::OpenNowOrLater(Session& session, const OpenCall& event, Instant deadl
                             "chunk_size_bytes is zero, and there is no job of that name to join"));
   }
   // Errors that waiting cannot mend are refused before the call may wait.
+  const absl::Status may_make = CheckJobsOf(session.uid);
+  if (!may_make.ok()) return core_.Refuse(event.call, may_make);
   const absl::StatusOr<MemoryKind> kind = memory_.DeviceMemory(event);
   if (!kind.ok()) return core_.Refuse(event.call, kind.status());
   OpenCall open = event;

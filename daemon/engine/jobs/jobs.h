@@ -78,6 +78,8 @@ class Jobs {
   void EndSessions(const Job& job, const absl::Status& why);
   void ExpireCalls();
   absl::Status CheckOpen(const OpenCall& event) const;
+  // RESOURCE_EXHAUSTED: the user has as many jobs as one may have.
+  absl::Status CheckJobsOf(uint32_t uid) const;
   absl::Status CheckJoins(const Job& job, const OpenCall& event) const;
   bool IsAwaited(const Job& job) const;
   Job* FindJobToJoin(const OpenCall& event, uint32_t uid);

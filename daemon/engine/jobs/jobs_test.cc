@@ -37,6 +37,18 @@ TEST(JobsTest, MemoryThatCannotBeMadeRefusesTheJobAndLendsNothing) {
   for (const PoolUsage& pool : node.Inspect().pools) EXPECT_EQ(pool.free, pool.capacity);
 }
 
+TEST(JobsTest, NoUserHasMoreJobsThanTheLimit) {
+  EngineOptions options = {{}, kChunk * 64, kChunk * 64, Limits()};
+  options.limits.jobs_per_uid = 2;
+  EngineHarness node(options);
+  for (const char* name : {"first", "second"}) node.OpenAs(EngineHarness::ElasticOpen(name));
+  node.Post(ClientGone{node.last_opened()});  // The job lingers, and counts.
+  const CallId third = node.BeginOpenAs(EngineHarness::ElasticOpen("third"));
+  EXPECT_EQ(node.CodeOf(third), absl::StatusCode::kResourceExhausted);
+  node.OpenAs(EngineHarness::ElasticOpen("second"));
+  node.OpenAs(EngineHarness::ElasticOpen("of another user"), 1001);
+}
+
 TEST(JobsTest, AJobWaitsForTheMemoryOfThoseThatEnd) {
   EngineHarness node(ThreeTiers());
   const SessionId first = node.Open();

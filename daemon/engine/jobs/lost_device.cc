@@ -26,13 +26,13 @@ void Jobs::LoseDevice(Job& job, const absl::Status& why) {
   // regions that are not there. Copies may have come to the device ahead of a lease.
   if (!job.uses_device) {
     job.has_lost_regions = !job.sessions.empty();
-    return residency_.LoseDeviceCopies(job);
+    return residency_.LoseDeviceCopies(job, why);
   }
   // The sessions have mapped memory that is lost, and their processes have lost their contexts.
   core_.counters.sessions_lost += job.sessions.size();
   EndSessions(job, why);
   job.has_lost_regions = false;
-  if (job.state() == JobState::kLingering) residency_.LoseDeviceCopies(job);
+  if (job.state() == JobState::kLingering) residency_.LoseDeviceCopies(job, why);
 }
 
 }  // namespace memtide

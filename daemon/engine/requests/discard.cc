@@ -54,7 +54,6 @@ void Requests::On(const DiscardCall& event) {
     job.trace.Use(member, TracedOperation::kAllocate);
   }
   core_.AnswerOnce(*session, event);
-  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 }  // namespace memtide

@@ -29,9 +29,7 @@ void Requests::On(const FreeCall& event) {
                                                   : " is leased by another session")));
     }
   }
-  // Fetches of this session may still wait for the chunks. FailNaming() finds the fetches that are
-  // not admitted.
-  FailAdmitted(*session, *indices);
+  FailWaiting(*session, *indices);
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
     contents_.ReleaseLeftBehind(*session, event.chunks[i]);
@@ -44,24 +42,20 @@ void Requests::On(const FreeCall& event) {
     calls_.FreeChunk(index);
   }
   core_.AnswerOnce(*session, event);
-  Job& job = *session->job;
-  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
+  contents_.IdsChanged(*session->job);
 }
 
-void Requests::FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices) {
-  // An admitted fetch pins each of its chunks, even those that have arrived.
-  const bool some = std::any_of(indices.begin(), indices.end(), [&](ChunkIndex index) {
-    const Pin* pin = core_.chunks[index].FindPin(session.id);
-    return pin != nullptr && pin->pending > 0;
-  });
-  if (!some) return;
+// Fails the session's calls that wait for the chunks; those of others are for FailNaming().
+void Requests::FailWaiting(const Session& session, const std::vector<ChunkIndex>& indices) {
+  if (session.waiters.empty()) return;
   const uint64_t batch = core_.ids.Mark(indices);
   for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
     const auto named =
         std::find_if(waiter->chunks.begin(), waiter->chunks.end(),
                      [&](ChunkIndex index) { return core_.chunks[index].batch_mark == batch; });
-    if (waiter->admitted && named != waiter->chunks.end())
-      contents_.Fail(*waiter, Freed(core_.chunks, *named));
+    if (named == waiter->chunks.end()) continue;
+    const ChunkId id = core_.ids.IdFor(*named, session.id);
+    contents_.Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
   }
 }
 

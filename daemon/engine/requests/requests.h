@@ -41,8 +41,8 @@ class Requests {
   void On(const EvictCall& event);
 
  private:
-  // Fails the session's admitted fetches that name one of the chunks.
-  void FailAdmitted(const Session& session, const std::vector<ChunkIndex>& indices);
+  // Fails the calls of the session that wait for one of the chunks.
+  void FailWaiting(const Session& session, const std::vector<ChunkIndex>& indices);
   absl::Status CheckFetch(const Session& session, const FetchCall& event,
                           const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckStep(const Session& session, const StepCall& event,

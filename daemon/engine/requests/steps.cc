@@ -22,6 +22,10 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
     return absl::InvalidArgumentError(
         absl::StrCat("reads: ", event.reads, " of ", indices.size(), " chunks"));
   }
+  if (event.contents.has_value() && event.reads == indices.size()) {
+    return absl::InvalidArgumentError(
+        "contents: the part writes no chunk, so that ranks have no result to share");
+  }
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
   if (core_.chunks.CountRoom(indices, Tier::kHost) > limit) {
     return absl::ResourceExhaustedError(
@@ -98,7 +102,6 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
   }
   calls_.Wait(session, event.call, *std::move(indices), event.reads, std::move(run),
               event.deadline);
-  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void Requests::On(const StepDone& event) {

@@ -21,13 +21,19 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   copies.valid.Remove(Tier::kDevice);
   memory_.RetireSlot(job, std::move(copies.slot(Tier::kDevice)));
   victims_.Rank(index);
-  if (!had_content || !copies.valid.empty()) return false;
+  return had_content && LoseIfNoCopy(index, why);
+}
+
+// Calls that wait to read what is lost would be given zeros.
+bool Residency::LoseIfNoCopy(ChunkIndex index, const absl::Status& why) {
+  Copies& copies = copies_[index];
+  if (!copies.valid.empty()) return false;
   copies.torn = copies.memory_failed = true;
   core_.work.Send(PromotionFailed{core_.IdOf(index), why, /*is_lost=*/true});
   return true;
 }
 
-void Residency::LoseDeviceCopies(Job& job) {
+void Residency::LoseDeviceCopies(Job& job, const absl::Status& why) {
   for (const ChunkIndex index : job.members.chunks()) {
     if (!core_.chunks[index].live()) continue;
     Chunk& chunk = core_.chunks[index];
@@ -40,7 +46,7 @@ void Residency::LoseDeviceCopies(Job& job) {
     Copies& copies = copies_[index];
     const bool had_content = !copies.valid.empty();
     copies.valid.Remove(Tier::kDevice);
-    if (had_content && copies.valid.empty()) copies.torn = copies.memory_failed = true;
+    if (had_content) LoseIfNoCopy(index, why);
     NoteChange(index);  // The slot goes when no transfer uses it.
   }
 }

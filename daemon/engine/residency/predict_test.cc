@@ -121,6 +121,52 @@ TEST_F(PredictTest, WhatIsExpectedSoonComesAheadAndDisplacesOnlyWhatIsExpectedLa
   EXPECT_TRUE(prefetched);
 }
 
+// Once the call waited on, and was given zeros.
+TEST(PredictAtThreeTiersTest, ACallThatWaitsForWhatADeviceHasLostFails) {
+  EngineOptions options = ThreeTiers();
+  options.user_ssd_per_day = MiB(2400);  // Few writes: what has a copy at the device is dropped.
+  EngineHarness node(options);
+  const SessionId session = node.Open();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 6);
+  const auto use = [&](ChunkId chunk, Access access) {
+    FetchCall fetch{node.Call(), session, Tier::kHost, access, {chunk}};
+    MomentReport moment;
+    moment.name = "m" + std::to_string(chunk.value());
+    moment.uses = {{chunk, access}};
+    fetch.moments = {moment};
+    node.Post(fetch);
+    node.FinishTransfers();
+    if (!node.Answered(fetch.call)) return;  // It waits for the budget.
+    node.Release(session, {chunk});
+    node.FinishTransfers();
+    node.Wait(std::chrono::milliseconds(20));
+    node.FinishTransfers();
+  };
+  const auto on_device_only = [&]() -> absl::optional<ChunkId> {
+    for (const ChunkInfo& each : node.Describe(session, chunks)) {
+      if (each.on_device && !each.on_host && !each.on_ssd) return each.chunk;
+    }
+    return absl::nullopt;
+  };
+  absl::optional<ChunkId> lost;
+  for (int iteration = 0; iteration < 20 && !lost.has_value(); ++iteration) {
+    for (size_t n = 0; n < chunks.size() && !lost.has_value(); ++n) {
+      use(chunks[n], Access::kWrite);
+      lost = on_device_only();
+    }
+    MomentReport end;
+    end.continues = end.ends_iteration = true;
+    node.Post(ReportCall{node.Call(), session, {end}});
+    node.FinishTransfers();
+  }
+  ASSERT_TRUE(lost.has_value()) << "a chunk has left host memory, as its copy came to the device";
+  const CallId fetch = node.Fetch(session, {*lost}, Access::kRead, Tier::kHost);
+  ASSERT_FALSE(node.Answered(fetch));
+  node.Post(DeviceState{0, absl::UnavailableError("GPU 0 fell off the bus")});
+  node.FinishTransfers();
+  EXPECT_FALSE(node.ReplyTo(fetch).status.ok());
+}
+
 // Four slots of host memory, and room for all on SSD.
 class PredictFromSsdTest : public PredictTest {
  protected:
@@ -128,6 +174,36 @@ class PredictFromSsdTest : public PredictTest {
     tier_ = Tier::kHost;
   }
 };
+
+TEST_F(PredictFromSsdTest, NothingIsWrittenBackAheadWhereSlotsAreLeft) {
+  for (int i = 0; i < 4; ++i) {
+    for (uint32_t n = 0; n < 3; ++n) UseChunk(n, Access::kWrite);
+    EndIteration();
+  }
+  EXPECT_EQ(Inspect().counters.ssd_written, Bytes(0));
+}
+
+TEST_F(PredictFromSsdTest, AStallIsCountedAndTracedByTheTransferThatItWaitedFor) {
+  constexpr Duration kStall = std::chrono::milliseconds(20);
+  Report({Moment("first")});  // A trace begins with a moment.
+  const auto stall_on = [this](ChunkId chunk) {
+    const CallId fetch = Fetch(session_, {chunk}, Access::kWrite, tier_);
+    Wait(kStall);
+    FinishTransfers();
+    EXPECT_EQ(CodeOf(fetch), absl::StatusCode::kOk);
+    Release(session_, {chunk});
+    return Trace().stalls.back().waited_for;
+  };
+  EXPECT_EQ(stall_on(chunks_[0]), Tier::kDevice) << "zeros are made in memory";
+  EXPECT_EQ(Inspect().counters.stalled_on_copy, kStall);
+  for (uint32_t n = 0; n < chunks_.size(); ++n) BeginToUse(n, Access::kWrite);
+  const std::vector<ChunkInfo> known = Describe(session_, chunks_);
+  const auto left =
+      std::find_if(known.begin(), known.end(), [](const ChunkInfo& each) { return !each.on_host; });
+  ASSERT_NE(left, known.end());
+  EXPECT_EQ(stall_on(left->chunk), Tier::kSsd);
+  EXPECT_EQ(Inspect().counters.stalled_on_ssd, kStall);
+}
 
 TEST_F(PredictFromSsdTest, APrefetchForWhichCallsBeginToWaitIsExpeditedOnce) {
   Iterate(Access::kWrite);

@@ -30,16 +30,17 @@ void Residency::LeaveQuarantine(ChunkIndex index) {
 }
 
 bool Residency::LeaveSnapshotSlot(ChunkIndex index) {
-  Job& job = *core_.chunks[index].job;
-  Share& ssd = job.share(Tier::kSsd);
+  Share& ssd = core_.chunks[index].job->share(Tier::kSsd);
   Slot& slot = copies_[index].slot(Tier::kSsd);
-  if (!job.is_durable() || !ssd.slots().in_quarantine(slot.number())) return true;
+  if (!ssd.slots().in_quarantine(slot.number())) return true;
   Slot other = ssd.Take();
   if (other) {
     slot = std::move(other);
     core_.MarkDirty(index);
     return true;
   }
+  // Another victim leaves instead.
+  CancelEviction(core_.chunks[index]);
   RetryLater(index);
   return false;
 }

@@ -47,8 +47,9 @@ class Residency {
 
   // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
   bool LeaveSnapshotSlot(ChunkIndex index);
-  // The copies of the job's chunks at the device are not there any more.
-  void LoseDeviceCopies(Job& job);
+  // The copies of the job's chunks at the device are not there any more. Calls that wait to read
+  // what is lost by that fail with the error.
+  void LoseDeviceCopies(Job& job, const absl::Status& why);
   void On(const SetQuotasCall& event);
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them. True:
   // allocations that wait may have their turn.
@@ -169,6 +170,8 @@ class Residency {
   void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,
                       const absl::Status& status);
   void RetryLater(ChunkIndex index);
+  // The content is lost if no copy is valid; returns whether it is.
+  bool LoseIfNoCopy(ChunkIndex index, const absl::Status& why);
   void NoteFailure(ChunkIndex index, const absl::Status& status);
   void SetBudgets(const std::vector<Quota>& quotas);
   void ReportWait(ChunkIndex index);

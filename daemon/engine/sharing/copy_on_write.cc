@@ -23,6 +23,7 @@ void RankContents::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) 
       job.names.Move(name, from, core_.ids.OwnName(from), to, core_.ids.OwnName(to));
   core_.MarkDirty(from);
   core_.MarkDirty(to);
+  IdsChanged(job);
   if (!is_last) return;
   if (owner != nullptr) {
     // A lease that was left behind keeps the entry.
@@ -32,6 +33,11 @@ void RankContents::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) 
   calls_.FinishEvicts(from, absl::AbortedError(absl::StrCat("chunk ", id.value(),
                                                             " was written before it was evicted")));
   calls_.FreeChunk(from);
+}
+
+void RankContents::IdsChanged(Job& job) {
+  if (job.commits.empty() || std::exchange(job.tries_commits, true)) return;
+  core_.work.Send(CommitsPossible{job.id});
 }
 
 // RESOURCE_EXHAUSTED: the home tier has no free slot. UNAVAILABLE and to be called again: memory
@@ -168,6 +174,9 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
                         absl::AbortedError("another call of the session waits for a chunk "
                                            "that this one writes; try again"));
   }
+  FetchCall again = unsharing.call;
+  again.deadline = core_.LeftUntil(unsharing.deadline);
+  core_.work.Send(FetchAgain{std::move(again)});
   for (size_t i = 0; i < unsharing.ids.size(); ++i) {
     const ChunkId id = unsharing.ids[i];
     const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
@@ -182,10 +191,6 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
     if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
     MoveId(job, id, shared, copy);
   }
-  FetchCall again = unsharing.call;
-  again.deadline = core_.LeftUntil(unsharing.deadline);
-  core_.work.Send(FetchAgain{std::move(again)});
-  if (!job.commits.empty()) core_.work.Send(CommitsPossible{job.id});
 }
 
 void RankContents::DropCopies(const Unsharing& unsharing) {
@@ -209,12 +214,6 @@ void RankContents::ReleaseLeftBehind(Session& session, ChunkId id) {
 
 // Ends one id of a content that others name, too.
 void RankContents::FreeId(Session& session, ChunkId id, ChunkIndex index) {
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) {
-    const std::vector<ChunkIndex>& chunks = waiter->chunks;
-    if (std::find(chunks.begin(), chunks.end(), index) != chunks.end()) {
-      Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
-    }
-  }
   calls_.ReleaseLease(session, index);
   core_.chunks[index].job->names.Remove(id, index);
   core_.MarkDirty(index);

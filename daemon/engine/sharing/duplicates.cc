@@ -154,6 +154,8 @@ void Duplicates::EndPart(const RunningStep& step, const absl::Status& ended) {
   }
   Session& session = *found;
   const DuplicateCall& call = *offer->duplicate;
+  // A client that repeats a call while it waits has two parts.
+  if (core_.AnswerAgain(session, call.call, call.request_id, kKindOf<DuplicateCall>)) return;
   const absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, call.chunks);
   absl::optional<absl::Status> status = indices.status();
   if (status->ok()) status = TryDuplicate(*session.job, call, *indices);

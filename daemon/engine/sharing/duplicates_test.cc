@@ -218,6 +218,20 @@ TEST_F(DuplicatesTest, ACallThatIsRepeatedHasOneEffect) {
   EXPECT_EQ(Shared(), 2u);
 }
 
+TEST_F(DuplicatesTest, ACallThatIsRepeatedWhileItWaitsHasOneEffect) {
+  FrozenScript a(&node_, 1, 1);
+  Duplicate(a, 1);
+  DuplicateCall call{node_.Call(), a.session(), 5000, a.chunks(), 2};
+  node_.Post(call);
+  const CallId first = call.call;
+  call.call = node_.Call();
+  node_.Post(call);
+  ASSERT_FALSE(node_.Answered(first));
+  const std::vector<ChunkId> made = node_.Finish<AllocateReply>(first).chunks;
+  EXPECT_EQ(node_.Finish<AllocateReply>(call.call).chunks, made);
+  EXPECT_EQ(Shared(), 3u);
+}
+
 TEST_F(DuplicatesTest, WhatCannotBeDuplicatedIsRefused) {
   FrozenScript a(&node_, 1, 1);
   const ChunkId chunk = a.chunks()[0];

@@ -28,6 +28,19 @@ TEST_F(RanksPartsTest, ARankWaitsForThePartThatAnotherOneMakes) {
   EXPECT_TRUE(ranks_[1].Began(second).made);
 }
 
+// Once each was kept for as long as the job lived.
+TEST_F(RanksPartsTest, APartWithoutResultsIsRefused) {
+  StepCall call;
+  call.call = node_.Call();
+  call.session = ranks_[0].session();
+  call.chunks = node_.Allocate(call.session, 2);
+  call.reads = 2;
+  call.part = 9;
+  call.contents = PartContents{{7, 1}, {{1, 1}, {1, 2}}};
+  node_.Post(call);
+  EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(RanksPartsTest, TheNextRankMakesAPartThatWasNotComputed) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
   ranks_[0].Began(ranks_[0].Start(1, true));

@@ -39,8 +39,10 @@ class RankContents {
   void EndUnsharing(const RunningStep& step, const absl::Status& status);
   // Ends the session's lease of the entry that its id named before, if it still has one.
   void ReleaseLeftBehind(Session& session, ChunkId id);
-  // Ends one id of an entry that others name, too, and the session's calls that wait for it.
+  // Ends one id of an entry that others name, too. REQUIRES: no call of the session waits for it.
   void FreeId(Session& session, ChunkId id, ChunkIndex index);
+  // Some ids of the job name other entries, or none, so that commits which wait may be possible.
+  void IdsChanged(Job& job);
   // Frees the entries that only ranks which have ended could use. Another rank may still read what
   // its id named before; then the next Tick tries again.
   void FreeOrphans(Job& job);
