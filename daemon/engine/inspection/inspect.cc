@@ -20,7 +20,8 @@ constexpr size_t kExaminedPerPage = 1 << 16;
 
 std::vector<KindUsage> NoUsage() {
   std::vector<KindUsage> kinds(kChunkKinds);
-  for (int i = 0; i < kChunkKinds; ++i) kinds[i].kind = static_cast<ChunkKind>(i);
+  int number = 0;
+  for (KindUsage& each : kinds) each.kind = static_cast<ChunkKind>(number++);
   return kinds;
 }
 

@@ -17,7 +17,7 @@ namespace memtide {
 
 absl::Status Memory::CheckResize(const Job& job, const ResizeCall& event) const {
   const Share& share = job.share(Tier::kDevice);
-  if (!share.exists() || !share.by_slot()) {
+  if (!share.by_slot()) {
     return absl::FailedPreconditionError(
         share.exists() ? "the job's device memory is not lent slot by slot; open the job with "
                          "device_memory CUDA_DESCRIPTOR"

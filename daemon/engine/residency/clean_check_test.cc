@@ -9,16 +9,18 @@ namespace {
 
 using Kind = StartTransfer::Kind;
 
-// A job on a GPU of 8 slots, one of whose clean drops in two is checked.
+// A job on a GPU of 8 slots, one of whose clean drops in two is checked, or in as many as said.
 class CleanCheckTest : public testing::Test {
  protected:
-  static EngineOptions Options() {
+  static EngineOptions Options(uint32_t drops_per_check) {
     EngineOptions options = SlotRegions();
-    options.clean_drops_per_check = 2;
+    options.clean_drops_per_check = drops_per_check;
     return options;
   }
 
-  CleanCheckTest() : session_(node_.OpenEight("job", std::chrono::hours(1))) {
+  explicit CleanCheckTest(uint32_t drops_per_check = 2)
+      : node_(Options(drops_per_check)),
+        session_(node_.OpenEight("job", std::chrono::hours(1))) {
     chunks_ = node_.Fill(session_);
     // Written back, so that they are clean when they are read again.
     EvictAll();
@@ -34,7 +36,7 @@ class CleanCheckTest : public testing::Test {
     return std::get<DescribeReply>(node_.ReplyTo(describe.call).value).chunks[0].on_device;
   }
 
-  ResizeHarness node_{Options()};
+  ResizeHarness node_;
   const SessionId session_;
   std::vector<ChunkId> chunks_;
 };
@@ -51,6 +53,20 @@ TEST_F(CleanCheckTest, OneCleanDropInSoManyIsComparedFirst) {
   EXPECT_FALSE(OnDevice(chunks_[0]));
   EXPECT_EQ(node_.Inspect().counters.dropped_clean, 8u);
   EXPECT_EQ(node_.Inspect().session_count, 1u);
+}
+
+class EachDropIsCheckedTest : public CleanCheckTest {
+ protected:
+  EachDropIsCheckedTest() : CleanCheckTest(1) {}
+};
+
+TEST_F(EachDropIsCheckedTest, ADropIsComparedOnce) {
+  ReadAgain();
+  EvictAll();
+  ASSERT_EQ(node_.transfers_.size(), 8u);
+  for (int i = 0; i < 8; ++i) node_.FinishOne();
+  EXPECT_TRUE(node_.transfers_.empty());
+  EXPECT_EQ(node_.Inspect().counters.dropped_clean, 8u);
 }
 
 TEST_F(CleanCheckTest, WhatWasWrittenIsNotCompared) {

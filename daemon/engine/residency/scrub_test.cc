@@ -18,11 +18,11 @@ class ScrubTest : public testing::Test {
     options.verify = Verify::kKept;
     return options;
   }
-  // `count` chunks on SSD, with sums.
-  void Store(uint32_t count) {
+  // `count` chunks on SSD, with sums if they are to be kept.
+  void Store(uint32_t count, Duration time_to_live = std::chrono::hours(1)) {
     OpenCall open;
     open.job_name = "job";
-    open.time_to_live = std::chrono::hours(1);
+    open.time_to_live = time_to_live;
     session_ = engine_.OpenAs(open);
     chunks_ = engine_.Allocate(session_, count);
     for (const ChunkId chunk : chunks_) {
@@ -69,6 +69,12 @@ TEST_F(ScrubTest, EveryContentHasItsTurn) {
   }
   ASSERT_EQ(scrubs.size(), 3u);
   for (const auto& [offset, count] : scrubs) EXPECT_GT(count, 100) << offset;
+}
+
+TEST_F(ScrubTest, WhatHasNoSumsIsNotRead) {
+  Store(2, Duration(0));
+  for (int i = 0; i < 1000; ++i) engine_.Wait(kMoment);
+  EXPECT_TRUE(engine_.transfers_.empty());
 }
 
 TEST_F(ScrubTest, ACallThatWaitsForTheChunkHurriesTheScrub) {

@@ -9,16 +9,10 @@
 namespace memtide {
 
 bool Residency::IsVerified(const Chunk& chunk) const {
-  switch (core_.options.verify) {
-    case Verify::kOff:
-      return false;
-    case Verify::kKept:
-      // A transient chunk ends with the job's last session, whatever the job's time to live.
-      return chunk.job->time_to_live > Duration(0) && !chunk.transient;
-    case Verify::kAll:
-      return true;
-  }
-  return true;
+  const Verify verify = core_.options.verify;
+  if (verify != Verify::kKept) return verify == Verify::kAll;
+  // A transient chunk ends with the job's last session, whatever the job's time to live.
+  return chunk.job->time_to_live > Duration(0) && !chunk.transient;
 }
 
 ContentSums Residency::SumsToCompare(const Chunk& chunk) const {

@@ -316,6 +316,8 @@ TEST_F(ShareQuotasTest, AnotherUserOfTheDefaultHasAQuotaOfItsOwn) {
   EXPECT_FALSE(all[0].uid.has_value());
   EXPECT_EQ(all[2].uid, kBob);
   EXPECT_EQ(all[2].bytes[kHost], kChunk * 30);
+  EXPECT_EQ(ledger_.quotas().QuotaUses(Owner{kBob}).at(0).uid, kBob);
+  EXPECT_FALSE(ledger_.quotas().QuotaUses(Owner{kAlice}).at(0).uid.has_value());
 }
 
 }  // namespace

@@ -89,6 +89,19 @@ TEST_F(CommonTest, AnEventExaminesAFewWaitingOffersAndTheNextOneTheOthers) {
   EXPECT_TRUE(node.Answered(second));
 }
 
+TEST_F(CommonTest, ADaemonThatDrainsLetsNoOfferWait) {
+  FrozenScript a(&node_, 4, 1), b(&node_, 4, 1);
+  a.Offer();
+  while (node_.in_flight() > 0) node_.FinishOne();
+  b.Ask();
+  node_.FinishOne();  // The contents are being made from now on.
+  const CallId offer = a.Ask();
+  ASSERT_FALSE(node_.Answered(offer));
+  node_.Post(DrainCall{node_.Call()});
+  node_.Wait(std::chrono::milliseconds(50));
+  EXPECT_TRUE(node_.Answered(offer));
+}
+
 TEST_F(CommonTest, WhatIsOfferedAgainIsNotHashedAgain) {
   FrozenScript a(&node_, 4, 1);
   a.Offer();

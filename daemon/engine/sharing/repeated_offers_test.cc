@@ -167,6 +167,29 @@ TEST_F(RepeatedOffersTest, AnOfferWaitsForNoLease) {
   EXPECT_EQ(Saved(), kChunks);
 }
 
+TEST(RepeatedOffersInLittleMemoryTest, AnOfferWaitsForNoRoom) {
+  constexpr Bytes kChunk = EngineByteHarness::kChunk;
+  EngineByteHarness node({{kChunk * 16}, kChunk * 28, kChunk * 64, Limits()});
+  node.elastic_ = true;
+  node.device_share_ = kChunk * 4;
+  FrozenScript a(&node, 3, 1), b(&node, 3, 1);
+  const std::vector<ChunkId> others = node.Allocate(a.session(), 28);
+  CallId last;
+  for (size_t i = 0; i < others.size() && (i == 0 || node.Answered(last)); ++i) {
+    const FetchCall fetch{node.Call(), a.session(), Tier::kHost, Access::kRead, {others[i]}};
+    node.Post(fetch);
+    last = fetch.call;
+    for (int step = 0; step < 20; ++step) node.Advance();
+  }
+  ASSERT_FALSE(node.Answered(last)) << "all room for leases is taken";
+  a.OfferWhenWritten();
+  b.OfferWhenWritten();
+  for (int step = 0; step < 60; ++step) node.Advance();
+  const InspectCall inspect{node.Call()};
+  node.Post(inspect);
+  EXPECT_EQ(std::get<InspectReply>(node.ReplyTo(inspect.call).value).waiting_calls, 1u);
+}
+
 TEST_F(RepeatedOffersTest, ASessionMayEndAtAnyMomentOfAnOffer) {
   for (int events = 0; events < 12; ++events) {
     FrozenScript c(&node_, kChunks, 50), d(&node_, kChunks, 50);

@@ -33,5 +33,26 @@ TEST(JobTraceTest, ANameIsCutBetweenCharacters) {
   }
 }
 
+TEST(JobTraceTest, TheOldestMovesAndStallsAreForgotten) {
+  JobTrace trace;
+  trace.Begin(Instant(), MomentReport());
+  for (uint32_t i = 0; i <= JobTrace::kMaxMoves; ++i) {
+    TracedMove move;
+    move.chunk = i;
+    trace.Moved(move);
+  }
+  for (uint32_t i = 0; i <= JobTrace::kMaxStalls; ++i) {
+    TracedStall stall;
+    stall.chunks = i;
+    trace.Stalled(stall);
+  }
+  TraceReply reply;
+  trace.AddTo(&reply);
+  ASSERT_EQ(reply.moves.size(), JobTrace::kMaxMoves + 0);
+  EXPECT_EQ(reply.moves.front().chunk, 1u);
+  ASSERT_EQ(reply.stalls.size(), JobTrace::kMaxStalls + 0);
+  EXPECT_EQ(reply.stalls.front().chunks, 1u);
+}
+
 }  // namespace
 }  // namespace memtide

@@ -61,6 +61,15 @@ class SsdWritesTest : public testing::Test {
   Instant now_{hours(100)};
 };
 
+TEST_F(SsdWritesTest, AfterARestartNoUserBeginsWithABurst) {
+  SsdDrive used = Drive(Bytes());
+  used.was_used = true;
+  const SsdWrite write{ChunkIndex(1), JobId(1), 7, {MiB(1), MiB(1)}};
+  EXPECT_FALSE(SsdWrites({used, Drive(Bytes())}, kBudget).MayBegin(now_, write));
+  EXPECT_FALSE(SsdWrites({Drive(Bytes()), used}, kBudget).MayBegin(now_, write));
+  EXPECT_TRUE(SsdWrites({Drive(Bytes()), Drive(Bytes())}, kBudget).MayBegin(now_, write));
+}
+
 TEST_F(SsdWritesTest, CountsByUserAndDriveOverADay) {
   SsdWrites writes({Drive(Bytes()), Drive(Bytes())}, Bytes());
   const SsdWrite both{ChunkIndex(1), JobId(1), 7, {MiB(3), MiB(5)}};
