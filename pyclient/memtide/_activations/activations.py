@@ -181,6 +181,12 @@ class Activations(StepPhase):
             "outcome": self._outcome.as_json(),
         }
 
+    def move_some(self, wanted_bytes: int) -> bool:
+        """Moves as many bytes to chunks, or all that can leave now; returns whether some did."""
+        before_bytes = self._storages.bytes
+        self._storages.move_until(max(0, before_bytes - wanted_bytes), self._move)
+        return self._storages.bytes < before_bytes
+
     def close(self) -> None:
         """Takes the hooks off this thread. Where the script has others above them, and in other
         threads, they stay, and do nothing but what they must."""

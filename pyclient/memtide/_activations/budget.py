@@ -20,10 +20,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from memtide._activations.gpu_memory import GpuMemory
 from memtide._activations.limit import Limit, Reading
 from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
@@ -33,7 +35,6 @@ from memtide._daemon.memory_budget import MemoryBudget, least_host_bytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, Passing
 from memtide._util import heap
-from memtide._util.devices import GpuModule, gpu_module, type_name
 from memtide._util.sizes import format_size
 from memtide.errors import ResourceExhausted
 
@@ -42,7 +43,7 @@ UNLIMITED_BYTES = 2**62
 # A reading is this old at most, where little is left, and where much is; as long as a busy machine
 # takes to fill a part of what is left.
 _READING_VALID_S, _MOST_READING_VALID_S = 0.005, 0.05
-_FILLED_PER_S = 16 * 2**30
+_FILLED_PER_S = {"host": 16 * 2**30, "GPU": 128 * 2**30}
 _DAEMON_READING_VALID_S = 0.05
 _SMALL_RISE_BYTES = 4 * 2**20
 # And where no limit is set, as then most scripts come nowhere near.
@@ -89,26 +90,32 @@ class Budget:
         self._daemon_pid = daemon_pid
         properties = client.properties
         self._is_gpu = not properties.handles_faults
+        self._kind = "GPU" if self._is_gpu else "host"  # Of the memory that has activations.
         self._is_emulated = properties.device_slots > 0 and not self._is_gpu
         chunk_bytes = properties.chunk_bytes
         self._host: Limit | None = None
         self._device: Limit | None = None
-        self._free: FreeMemory | None = None
+        self._free: FreeMemory | None = None  # Of the host, where that is the limit.
+        self._following: Limit | None = None  # The limit that follows what is free.
+        self._was_short: Callable[[], bool] = lambda: False
         self._is_near = self._has_opened = False
+        device_pool_bytes = properties.device_slots * chunk_bytes
         if limits.host_bytes is not None:
             pool_bytes = properties.host_slots * chunk_bytes
             self._host = Limit(limits.host_bytes, pool_bytes)
-        elif limits.sharing_what_is_free:
+        elif limits.sharing_what_is_free and not self._is_gpu:
             self._free = FreeMemory(socket_dir, limits.sharing_what_is_free)
-            self._host = Limit(UNLIMITED_BYTES, 0)
+            self._host = self._following = Limit(UNLIMITED_BYTES, 0)
         if limits.device_bytes is not None and properties.device_slots:
-            self._device = Limit(limits.device_bytes, properties.device_slots * chunk_bytes)
+            self._device = Limit(limits.device_bytes, device_pool_bytes)
+        elif limits.sharing_what_is_free and self._is_gpu:
+            self._device = self._following = Limit(UNLIMITED_BYTES, device_pool_bytes)
         # The daemon's balloon takes no chunks without a home on SSD, and knows no emulated device's
         # activations.
         self._has_balloon = properties.ssd_slots > 0 and not self._is_emulated
         least = _BALLOON_LEAVES if self._has_balloon else 1
         self._least_host_pool_bytes = properties.host_slots * chunk_bytes // least
-        self._contexts_bytes = 0  # A GPU's: not known before torch uses it.
+        self._gpu = GpuMemory(client, limits.device_bytes)
         self._usage = process_memory.UsageReader()
         self._daemon = process_memory.Resident()
         self._most_host_bytes = 0  # Since `take_most_host_bytes`.
@@ -121,6 +128,10 @@ class Budget:
     def watch(self, activations: Keeper) -> None:
         """Counts what `activations` keeps in the script's own memory from now on."""
         self._activations = activations
+
+    def watch_device(self, was_short: Callable[[], bool]) -> None:
+        """`was_short`: whether the script has run out of a GPU's memory."""
+        self._was_short = was_short
 
     def allowance_bytes(self) -> int:
         """How many bytes of activations the process may keep now. ResourceExhausted: what the
@@ -148,7 +159,9 @@ class Budget:
 
     def sample(self) -> None:
         """Reads what is used now, unless a reading is still valid. ResourceExhausted: as above."""
-        if not self._limits() or not self._lock.acquire(blocking=False):
+        if not self._limits():
+            return
+        if not self._lock.acquire(blocking=False):
             return  # Another thread reads.
         try:
             now_s = time.monotonic()
@@ -160,25 +173,28 @@ class Budget:
             if self._device is not None:
                 self._sample_device(self._device, kept_bytes)
             unused_bytes = min(each.bytes - each.used_bytes for each in self._limits())
-            valid_s = max(_READING_VALID_S, unused_bytes / _FILLED_PER_S)
-            most_s = _MOST_READING_VALID_S if self._free is None else _FREE_VALID_S
+            valid_s = max(_READING_VALID_S, unused_bytes / _FILLED_PER_S[self._kind])
+            most_s = _MOST_READING_VALID_S if self._is_set else _FREE_VALID_S
             self._valid_until_s = now_s + min(valid_s, most_s)
         finally:
             self._lock.release()
 
     def open_if_near(self) -> None:
-        """Has this thread keep a limit that is not set, but free memory, once half of it is used.
-        Called before a forward pass of a module, and after a step."""
-        if self._free is None or self._activations is None or self._host is None:
+        """Has this thread keep a limit that is not set, but free memory, once half of it is used,
+        or a GPU was short. Called before a forward pass of a module, and after a step."""
+        limit = self._following
+        if self._activations is None or limit is None:
             return
         if not self._is_near:
-            self._is_near = self._host.used_bytes > self._host.bytes // _NEAR
+            is_near = limit.used_bytes > limit.bytes // _NEAR
+            self._is_near = is_near or self._was_short()
         if self._is_near and self._activations.open_here() and not self._has_opened:
             self._has_opened = True
+            self.sample()
             print(
-                f"memtide: the script has {format_size(self._host.used_bytes)} of the "
-                f"{format_size(self._host.bytes)} of host memory that are there for it; from here "
-                "on, what it keeps for backward leaves for chunks where memory is short",
+                f"memtide: the script has {format_size(limit.used_bytes)} of the "
+                f"{format_size(limit.bytes)} of {self._kind} memory that are there for it; from "
+                "here on, what it keeps for backward leaves for chunks where memory is short",
                 file=sys.stderr,
             )
 
@@ -201,7 +217,7 @@ class Budget:
     def as_json(self) -> dict[str, Any] | None:
         """The limits and the most that was used of each, as far as readings show; None: there is no
         limit."""
-        if not self._limits() or (self._free is not None and not self._has_opened):
+        if not self._is_set and not self._has_opened:
             return None
         return {
             "host_source": self.limits.host_source if self._free is None else "what is free",
@@ -209,6 +225,11 @@ class Budget:
             **_limit_as_json("device", self._device),
             "activations": self._activations.as_json() if self._activations is not None else {},
         }
+
+    @property
+    def _is_set(self) -> bool:
+        """Whether there is a limit that was set."""
+        return any(limit is not self._following for limit in self._limits())
 
     def _limits(self) -> list[Limit]:
         return [limit for limit in (self._host, self._device) if limit is not None]
@@ -271,7 +292,7 @@ class Budget:
         own_bytes = max(0, usage.anonymous_bytes - kept_bytes)
         if self._is_emulated:
             # The device's slots and what it keeps beside them are host memory only here.
-            pool_bytes = max(0, pool_bytes - self._device_pool_bytes())
+            pool_bytes = max(0, pool_bytes - self._gpu.share_bytes())
             return Reading(own_bytes, self._daemon.anonymous_bytes, pool_bytes, 0)
         # As much of the pool may have been resident in this process as is in the daemon.
         not_own_bytes = max(before.shared_bytes, pool_bytes) + max(
@@ -293,38 +314,17 @@ class Budget:
         limit.forget_peaks()  # They contain what the allocator kept.
         return heap.return_freed_blocks()
 
-    def _device_pool_bytes(self) -> int:
-        return self._client.stats().slots * self._client.properties.chunk_bytes
-
     def _sample_device(self, limit: Limit, kept_bytes: int) -> None:
-        own_bytes = 0
-        if self._is_gpu:
-            own_bytes = self._own_device_bytes() - kept_bytes
-        limit.note(
-            Reading(max(0, own_bytes), self._contexts_bytes, self._device_pool_bytes(), kept_bytes)
-        )
-
-    def _own_device_bytes(self) -> int:
-        """Bytes that torch's allocator has allocated on the GPU, kept activations among them. At
-        its first use also limits the allocator, which raises an error at its limit; chunks make
-        room then (_memory/device_oom.py)."""
-        gpu, number = self._gpu_and_number()
-        stats = process_memory.allocator_stats(self._client.properties.dl_device)
-        if gpu is None or not stats:  # The script has not used the GPU.
-            return 0
-        if not self._contexts_bytes:
-            free_bytes, total_bytes = gpu.mem_get_info(number)
-            used_bytes = total_bytes - free_bytes - _reserved_bytes(stats)
-            # The driver's memory for this process and the daemon. Other programs' looks alike.
-            self._contexts_bytes = max(1, used_bytes - self._device_pool_bytes())
-            self.limit_allocator()
-        return int(stats["allocated_bytes"]["all"]["current"])
-
-    def _gpu_and_number(self) -> tuple[GpuModule | None, int]:
-        """Torch's module of the chunks' device, and the device's number. A budget is made before
-        torch is imported, which may bring its type of device only then."""
-        device = self._client.properties.dl_device
-        return gpu_module(type_name(device)), device[1]
+        gpu = self._gpu
+        own_bytes = max(0, gpu.own_bytes() - kept_bytes) if self._is_gpu else 0
+        if limit is not self._following:
+            limit.note(Reading(own_bytes, gpu.contexts_bytes, gpu.share_bytes(), kept_bytes))
+            return
+        reading = Reading(own_bytes, 0, gpu.made_bytes(), kept_bytes)
+        # Others take and give back: the limit follows.
+        left_bytes = gpu.left_bytes(self.limits.sharing_what_is_free)
+        limit.bytes = reading.used_bytes + left_bytes
+        limit.note(reading)
 
     @property
     def limits_host(self) -> bool:
@@ -332,28 +332,9 @@ class Budget:
         return self._host is not None
 
     @property
-    def limits_device(self) -> bool:
-        """Whether a device's memory has a limit."""
-        return self._device is not None
-
-    def limit_allocator(self) -> None:
-        """Limits torch's allocator to what a GPU's share leaves of the device's limit. Called
-        whenever the share changes."""
-        gpu, number = self._gpu_and_number()
-        if gpu is None or not self._contexts_bytes:
-            return  # The script has not used the GPU.
-        left_bytes = self._beside_pool_bytes()
-        _, total_bytes = gpu.mem_get_info(number)
-        gpu.set_per_process_memory_fraction(min(1.0, left_bytes / total_bytes), number)
-
-    def left_on_device_bytes(self) -> int:
-        """The part of the device's limit that the allocator leaves to a GPU's share."""
-        stats = process_memory.allocator_stats(self._client.properties.dl_device)
-        return self._beside_pool_bytes() - (_reserved_bytes(stats) if stats else 0)
-
-    def _beside_pool_bytes(self) -> int:
-        limit_bytes = self.limits.device_bytes or 0
-        return max(0, limit_bytes - self._contexts_bytes - self._device_pool_bytes())
+    def allocator_limit(self) -> GpuMemory | None:
+        """What limits torch's allocator on a device; None: nothing does."""
+        return None if self.limits.device_bytes is None else self._gpu
 
 
 def budget_of(connection: Connection) -> Budget | None:
@@ -383,10 +364,6 @@ class Sampling(Passing):
     def end_iteration(self) -> None:
         self._budget.end_iteration()
         super().end_iteration()
-
-
-def _reserved_bytes(stats: dict[str, Any]) -> int:
-    return int(stats["reserved_bytes"]["all"]["current"])
 
 
 def _limit_as_json(name: str, limit: Limit | None) -> dict[str, int]:

@@ -132,7 +132,9 @@ def open_session(reached: Reached, request: SessionRequest | None = None) -> Con
     client = client or _open(_options(request, socket_dir, node), request, node)
     is_named = bool(request.job_name)
     budget = request.budget
-    if not budget.named() and not client.properties.device_slots:
+    if not client.properties.handles_faults:  # A GPU.
+        budget = replace(budget, sharing_what_is_free=_ranks_on_device(request, node))
+    elif not budget.named() and not client.properties.device_slots:
         budget = MemoryBudget(sharing_what_is_free=request.ranks)
     return Connection(client, socket_dir, reached.daemon, budget, shared, is_named)
 

@@ -38,8 +38,8 @@ class MemoryBudget:
     device_bytes: int | None = None
     host_bytes: int | None = None
     host_source: str = _HOST_FLAG  # The setting that `host_bytes` is from.
-    # The number of processes of the training that share free memory, as no limit is set. 0: the
-    # limits above hold, or none.
+    # The number of processes of the training that share free memory where no limit is set: of their
+    # GPU, if they have one. 0: the limits above hold, or none.
     sharing_what_is_free: int = 0
 
     def named(self) -> bool:

@@ -1,10 +1,11 @@
 """Evicts chunks from the device when the script itself runs out of device memory.
 
 The script's own allocations come first: chunks are evicted, and the operation that failed is run
-again. Chunks return, up to the share with which the job began, once whole iterations leave memory
-free. Between two moments of an iteration nothing becomes free, because torch's allocator holds its
-memory until `empty_cache` (docs/decisions/0012). If the script runs out of memory again after a
-return, the next return waits for twice as many iterations.
+again. Where the fewest chunks are left, activations that are kept leave, too. Chunks return, up to
+the share with which the job began, once whole iterations leave memory free. Between two moments of
+an iteration nothing becomes free, because torch's allocator holds its memory until `empty_cache`
+(docs/decisions/0012). If the script runs out of memory again after a return, the next return waits
+for twice as many iterations.
 
 CUDA's libraries (cuBLAS, cuDNN, NCCL) and kernels that are loaded at their first use allocate past
 torch's allocator, which has taken all that chunks left. Their errors do not say how much they need,
@@ -72,12 +73,16 @@ class DeviceOomHandler:
         self._slack_bytes = memory.addresses.chunk_bytes  # Stays free when chunks return.
         self._limit = limit
         self._libraries_bytes = 0  # Left free for CUDA's libraries, once one of them was short.
+        self.was_short = False  # In the life of this process.
+        # Moves activations of that many bytes to chunks; whether some did. Another part sets it.
+        self.move_activations: Callable[[int], bool] = lambda _: False
 
     def retry(self, short: RuntimeError, run: Callable[[], Any]) -> Any:
         """Calls `run`, which failed with `short`, again, with fewer chunks on the device each time.
 
         torch.OutOfMemoryError: it also fails with the fewest chunks. REQUIRES: is_shortage(short).
         """
+        self.was_short = True
         if self._memory.ledger.holding:  # In another thread than this. No chunk can leave.
             raise short
         if is_shortage_of_a_library(short):
@@ -88,7 +93,7 @@ class DeviceOomHandler:
         if self._returned:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             self._returned = False
-        while self._slots > self._min_slots:
+        while self._slots > self._min_slots or self.move_activations(wanted):
             self._give_back(wanted)
             try:
                 return run()

@@ -88,7 +88,7 @@ class Runtime:
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
         self.observer = self._make_reporter(observer, budget)
         self.memory = ManagedMemory(client, self.ledger, lambda: self.offloaded.see_thread())
-        limit = budget if budget is not None and budget.limits_device else None
+        limit = None if budget is None else budget.allocator_limit
         self._gpu = GpuSide(self.memory, limit) if self.ledger.strict else None
         self._device: DeviceSide = self._gpu or HostSide(self.memory)
         self.resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
@@ -142,6 +142,11 @@ class Runtime:
             chosen,
             None if budget is None else functools.partial(self._search_plans, budget, say),
         )
+        if self._gpu is not None:
+            self._gpu.elastic.move_activations = made.move_some
+            if budget is not None:
+                elastic = self._gpu.elastic
+                budget.watch_device(lambda: elastic.was_short)
         if budget is not None:
             budget.watch(made)
             self.observer.count_kept_activations(lambda: made.kept_bytes)

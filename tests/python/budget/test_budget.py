@@ -328,8 +328,37 @@ def test_before_the_script_uses_the_gpu_its_allocator_is_asked_for_nothing(
 
     monkeypatch.setattr(cpu_as_gpu, "memory_stats_as_nested_dict", not_used)
     gpu_budget.sample()
-    gpu_budget.limit_allocator()
+    assert gpu_budget.allocator_limit is not None
+    gpu_budget.allocator_limit.limit_allocator()
     assert cpu_as_gpu.calls == []
+
+
+def test_where_no_limit_is_set_a_gpus_free_memory_is_one(
+    machine: Machine, cpu_as_gpu: RecordingGpu, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = FakeClient(handles_faults=False)
+    client.slots = 9
+    budget = make(machine, MemoryBudget(sharing_what_is_free=2), client)
+    opened: list[bool] = []
+    machine.open_here = lambda: opened.append(True) or True  # type: ignore[attr-defined]
+    cpu_as_gpu.total_bytes = _DEVICE
+    cpu_as_gpu.allocated_bytes = 400 * _MIB
+    cpu_as_gpu.free_bytes = _DEVICE - 400 * _MIB - 9 * CHUNK_BYTES
+    budget.sample()
+    budget.open_if_near()
+    assert not opened
+    assert budget.as_json() is None
+    cpu_as_gpu.allocated_bytes = machine.kept_bytes = 700 * _MIB
+    cpu_as_gpu.free_bytes = 600 * _MIB
+    later(machine)
+    budget.sample()
+    budget.open_if_near()
+    assert opened
+    assert "700 MiB of the 0.98 GiB of GPU memory" in capsys.readouterr().err
+    # Half of what is free is another process's, the slack an eighth, and 400 MiB may come again.
+    left_bytes = (1000 * _MIB + 9 * CHUNK_BYTES) * 7 // 8 - 9 * CHUNK_BYTES - 400 * _MIB
+    assert budget.allowance_bytes() == pytest.approx(left_bytes, abs=1)
+    assert cpu_as_gpu.fraction == 1.0, "the device limits the allocator"
 
 
 def test_torchs_allocator_is_limited_to_what_the_share_leaves(
@@ -337,14 +366,15 @@ def test_torchs_allocator_is_limited_to_what_the_share_leaves(
 ) -> None:
     runtime = runtimes.start(FakeClient(handles_faults=False), Observer(), adopt_everything=True)
     try:
-        assert gpu_budget.limits_device
-        share = DeviceOomHandler(runtime.memory, gpu_budget)
+        limit = gpu_budget.allocator_limit
+        assert limit is not None
+        share = DeviceOomHandler(runtime.memory, limit)
         gpu_budget.sample()
         beside = _DEVICE - _CONTEXTS
         assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 9 * CHUNK_BYTES)
         gpu_budget._client.slots = 4
         share._limit_allocator()
         assert cpu_as_gpu.fraction * 2 * _DEVICE == pytest.approx(beside - 4 * CHUNK_BYTES)
-        assert gpu_budget.left_on_device_bytes() == beside - 4 * CHUNK_BYTES - 100 * _MIB
+        assert limit.left_on_device_bytes() == beside - 4 * CHUNK_BYTES - 100 * _MIB
     finally:
         runtimes.stop()

@@ -230,6 +230,28 @@ def test_a_script_and_its_pool_stay_within_device_memory(
     assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
 
 
+def test_a_script_that_the_gpu_cannot_hold_trains_without_a_flag(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path
+) -> None:
+    script = [SCRIPTS / "on_device.py", "fakegpu", 5, 0, 48, 8]
+    larger = fake_device["MEMTIDE_FAKE_CUDA"].replace("memory=256MiB", "memory=1GiB")
+    plain = {"RESULT": tmp_path / "plain", **fake_device, "MEMTIDE_FAKE_CUDA": larger}
+    needed_bytes = _most_used_bytes(cli.python(*script, **plain).check())
+    assert needed_bytes > 256 << 20
+    outcome = cli.memtide(
+        *("run", "--device=cuda", "--host-pool=512MiB", "--ssd-pool=256MiB"),
+        *(f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={tmp_path / 'stats'}"),
+        *script,
+        RESULT=tmp_path / "managed",
+        **fake_device,
+    ).check()
+    assert (tmp_path / "managed").read_text() == (tmp_path / "plain").read_text()
+    assert "of GPU memory that are there for it" in outcome.err
+    budget = json.loads((tmp_path / "stats").read_text())["budget"]
+    assert budget["activations"]["moved_bytes"] > 0
+    assert budget["device_most_used_bytes"] <= 256 << 20
+
+
 def _most_used_bytes(outcome: Outcome) -> int:
     match = re.search(r"used at most (\d+) bytes", outcome.out)
     assert match, outcome.out

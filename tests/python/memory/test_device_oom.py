@@ -98,6 +98,24 @@ def test_short_of_device_memory_chunks_give_way_and_it_is_tried_again(
     assert runtime.ledger.budget == runtime.client.lease_budget
 
 
+def test_where_the_fewest_chunks_are_left_kept_activations_leave(runtime: Runtime) -> None:
+    handler = DeviceOomHandler(runtime.memory)
+    moves, tries = iter([True, True, False]), []
+    handler.move_activations = lambda wanted_bytes: wanted_bytes == 8192 and next(moves)
+    short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 KiB. GPU 0")
+
+    def fail() -> None:
+        tries.append(runtime.client.slots)
+        raise short
+
+    with pytest.raises(torch.OutOfMemoryError, match="the fewest that it needs"):
+        handler.retry(short, fail)
+    least = runtime.client.limits.min_slots
+    assert tries[-2:] == [least, least]
+    assert tries.count(least) == 3
+    assert handler.was_short
+
+
 def test_what_was_half_written_is_not_tried_again(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
-"""A transformer on a device, with AdamW and clipped gradients: `on_device.py DEVICE STEPS [MIB]`.
-In each step it also fills MIB of device memory. It says the most of the device's memory that all
+"""A transformer on a device, with AdamW and clipped gradients:
+`on_device.py DEVICE STEPS [MIB [SEQUENCES [LAYERS]]]`. In each step it also fills MIB of device
+memory. It says the most of the device's memory that all
 processes had when it looked, how often the allocator's cache was emptied after the first step, and
 how often all work of the process was waited for."""
 
@@ -10,7 +11,10 @@ import torch
 from common import finish
 from tiny_gpt import TinyGpt, batch, loss_of
 
-device, steps, scratch_mib = sys.argv[1], int(sys.argv[2]), int([*sys.argv, 0][3])
+device = sys.argv[1]
+steps, scratch_mib, sequences, layers = map(
+    int, (*sys.argv[2:], *("0", "4", "3")[len(sys.argv) - 3 :])
+)
 emptied = waited = 0
 module = torch.get_device_module(device)
 _empty_cache = getattr(module, "empty_cache", None)  # torch.cpu has none.
@@ -26,7 +30,7 @@ def count_and_empty(*args: Any) -> Any:
 if _empty_cache is not None:
     module.empty_cache = count_and_empty
 torch.manual_seed(2)
-model = TinyGpt().to(device)
+model = TinyGpt(layers=layers).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
 losses = []
 
@@ -46,7 +50,7 @@ def used_bytes() -> int:
 
 most_bytes = 0
 for step in range(steps):
-    loss = loss_of(model, batch().to(device))
+    loss = loss_of(model, batch(sequences).to(device))
     most_bytes = max(most_bytes, used_bytes())
     optimizer.zero_grad()
     loss.backward()
