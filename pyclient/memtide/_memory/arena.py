@@ -18,7 +18,7 @@ import contextlib
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -210,6 +210,39 @@ class Arena:
                 span = _Span(size_bytes, taken_bytes, self._returned, before)
                 storages.append(self._storages.over(start, span))
             return storages
+
+    def nearly_empty_places(self) -> set[int]:
+        """The chunks of which live spans have a quarter at most."""
+        with self._lock:
+            self._work_off_returned()
+            free: Counter[int] = Counter()
+            for place, start, end in self._free_in_chunks():
+                free[place] += end - start
+            least = self._chunk_bytes * 3 // 4
+            return {place for place, free_bytes in free.items() if free_bytes >= least}
+
+    @contextlib.contextmanager
+    def avoiding(self, places: set[int]) -> Iterator[None]:
+        """In the block, in which no other thread uses the arena, no span is taken in these."""
+        with self._lock:
+            self._work_off_returned()
+            avoided = [(s, e) for place, s, e in self._free_in_chunks() if place in places]
+            for start, end in avoided:
+                self._free.remove(start, end)
+            try:
+                yield
+            finally:
+                for start, end in avoided:
+                    self._free.add(start, end)
+
+    def _free_in_chunks(self) -> Iterator[tuple[int, int, int]]:
+        """Each chunk with a free interval [start, end) in it."""
+        for start, end in self._free:
+            while start < end:
+                place = (start - self._base) // self._chunk_bytes
+                next_start = min(end, self._base + (place + 1) * self._chunk_bytes)
+                yield place, start, next_start
+                start = next_start
 
     def trim(self) -> int:
         """Frees the chunks without a live span; returns how many."""

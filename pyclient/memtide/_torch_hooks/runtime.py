@@ -102,7 +102,11 @@ class Runtime:
             self._device,
             self.offloaded.speculative.gradient_accumulated,
         )
-        self.states = SteppedStates(self.memory, self.managed, self.module_hooks, self.observer)
+        # A job that goes on finds its parameters where its manifest says.
+        gathers = self.resumed_job is None
+        self.states = SteppedStates(
+            self.memory, self.managed, self.module_hooks, self.observer, gathers=gathers
+        )
         self.searched_plans: SearchedPlans | None = None  # Where a budget is kept.
         self.activations = self._make_activations(allowance, chosen or Choices(), budget, say)
         self.regions = CompiledRegions(self.memory, self.module_hooks, self._before_forward)

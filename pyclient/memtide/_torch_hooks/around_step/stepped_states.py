@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from memtide._memory.adoption import adopt_state_of
 from memtide._memory.chunk_size import Parameter
+from memtide._memory.gathering import gather_parameters
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.outside import model_bytes
 from memtide._telemetry.observer import Observer
@@ -28,16 +29,23 @@ class SteppedStates(StepPhase):
         managed: ManagedParameters,
         module_hooks: ModuleHooks,
         observer: Observer,
+        *,
+        gathers: bool,
     ) -> None:
+        """`gathers`: parameters in nearly empty chunks may be moved together."""
         self._memory = memory
         self._managed = managed
         self._module_hooks = module_hooks
         self._observer = observer
+        self._gathers = gathers
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # As they were when an optimizer last made its first step: by then models are whole.
         self.parameters: list[Parameter] = []
 
     def before_step(self, step: Step) -> None:
+        if self._gathers:
+            self._gathers = False
+            gather_parameters(self._memory, self._module_hooks.adopted())
         if step.is_first:
             self._memory.arenas.lay_out(p for g in step.optimizer.param_groups for p in g["params"])
         if not step.is_lean:

@@ -1,0 +1,45 @@
+"""Gathering: what is left in nearly empty chunks moves together.
+
+A chunk is freed when its last tensor ends. Where a model was built with memtide watching, and most
+of its weights were then replaced (by quantized ones, by merged or pruned ones), small parameters
+that stay hold a chunk each. They are moved before the first step, as nothing but the tensors
+themselves knows their addresses then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from memtide._capi.client import Kind
+from memtide._memory.adoption import is_alone, ordinary_tensors, restore
+from memtide._memory.managed_memory import ManagedMemory
+from memtide._memory.storage_copies import copy_bytes
+from memtide._memory.tensor_parts import is_plain
+
+
+def gather_parameters(memory: ManagedMemory, parameters: Iterable[torch.Tensor]) -> None:
+    """Moves the parameters in nearly empty chunks together, and frees these chunks. One whose
+    storage has other users stays."""
+    arena = memory.arenas.of(Kind.PARAMETER)
+    sparse = arena.nearly_empty_places()
+    if len(sparse) < 2:
+        return
+    moved = [
+        parameter
+        for parameter in parameters
+        if is_plain(parameter)
+        and memory.addresses.manages(parameter)
+        and is_alone(parameter)
+        and sparse.issuperset(memory.addresses.span_places(parameter))
+    ]
+    # What a parameter leaves is free at once, so all have their new places before the first moves.
+    with arena.avoiding(sparse):
+        targets = [arena.like_storage_of(parameter) for parameter in moved]
+    for parameter, target in zip(moved, targets, strict=True):
+        restore(memory, parameter)
+        with ordinary_tensors():
+            copy_bytes(memory, parameter, target, starts_threads=False)
+            parameter.data = target
+    arena.trim()
