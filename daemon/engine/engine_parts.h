@@ -50,7 +50,7 @@ class EngineParts {
   Victims victims_{core_};
   Residency residency_{core_, memory_, victims_};
   Prefetcher prefetcher_{core_, victims_, residency_};
-  Scrubber scrubber_{core_, victims_, residency_};
+  Scrubber scrubber_{core_, residency_};
   Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
   Offers offers_{core_, memory_, residency_, calls_};
   Duplicates duplicates_{core_, memory_, residency_, calls_, offers_};

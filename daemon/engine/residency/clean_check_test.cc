@@ -19,8 +19,7 @@ class CleanCheckTest : public testing::Test {
   }
 
   explicit CleanCheckTest(uint32_t drops_per_check = 2)
-      : node_(Options(drops_per_check)),
-        session_(node_.OpenEight("job", std::chrono::hours(1))) {
+      : node_(Options(drops_per_check)), session_(node_.OpenEight("job", std::chrono::hours(1))) {
     chunks_ = node_.Fill(session_);
     // Written back, so that they are clean when they are read again.
     EvictAll();

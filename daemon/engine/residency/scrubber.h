@@ -7,14 +7,12 @@
 #include "base/clock.h"
 #include "daemon/engine/core.h"
 #include "daemon/engine/residency/residency.h"
-#include "daemon/engine/residency/victims.h"
 
 namespace memtide {
 
 class Scrubber {
  public:
-  Scrubber(Core& core, Victims& victims, Residency& residency)
-      : core_(core), victims_(victims), residency_(residency) {}
+  Scrubber(Core& core, Residency& residency) : core_(core), residency_(residency) {}
 
   // Begins with the next piece, if its time has come.
   void ScrubNext();
@@ -25,7 +23,6 @@ class Scrubber {
   void StartScrub(ChunkIndex index);
 
   Core& core_;
-  Victims& victims_;
   Residency& residency_;
 
   // The next place to scrub: from `offset` on the chunk that is the member of the job, or, if there

@@ -90,12 +90,12 @@ class Budget:
         self._daemon_pid = daemon_pid
         properties = client.properties
         self._is_gpu = not properties.handles_faults
-        self._kind = "GPU" if self._is_gpu else "host"  # Of the memory that has activations.
+        self._kind = "GPU" if self._is_gpu else "host"  # The memory that has activations.
         self._is_emulated = properties.device_slots > 0 and not self._is_gpu
         chunk_bytes = properties.chunk_bytes
         self._host: Limit | None = None
         self._device: Limit | None = None
-        self._free: FreeMemory | None = None  # Of the host, where that is the limit.
+        self._free: FreeMemory | None = None  # Host memory, where that is the limit.
         self._following: Limit | None = None  # The limit that follows what is free.
         self._was_short: Callable[[], bool] = lambda: False
         self._is_near = self._has_opened = False
@@ -333,7 +333,7 @@ class Budget:
 
     @property
     def allocator_limit(self) -> GpuMemory | None:
-        """What limits torch's allocator on a device; None: nothing does."""
+        """The limit of torch's allocator on a device; None: there is none."""
         return None if self.limits.device_bytes is None else self._gpu
 
 

@@ -1,4 +1,4 @@
-"""What a process and its job's share have of a GPU's memory, by torch's allocator and CUDA."""
+"""A GPU's memory that a process and its job's share have, by torch's allocator and CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathering: what is left in nearly empty chunks moves together.
+"""Gathering: parameters that are left in nearly empty chunks move together.
 
 A chunk is freed when its last tensor ends. Where a model was built with memtide watching, and most
 of its weights were then replaced (by quantized ones, by merged or pruned ones), small parameters
@@ -34,7 +34,7 @@ def gather_parameters(memory: ManagedMemory, parameters: Iterable[torch.Tensor])
         and is_alone(parameter)
         and sparse.issuperset(memory.addresses.span_places(parameter))
     ]
-    # What a parameter leaves is free at once, so all have their new places before the first moves.
+    # A span is free once its parameter has left, so all have new places before the first moves.
     with arena.avoiding(sparse):
         targets = [arena.like_storage_of(parameter) for parameter in moved]
     for parameter, target in zip(moved, targets, strict=True):

@@ -1,4 +1,4 @@
-"""What is left in nearly empty chunks moves together before the first step."""
+"""Parameters in nearly empty chunks move together before the first step."""
 
 from __future__ import annotations
 
