@@ -106,6 +106,7 @@ TEST_F(FakeCudaTest, ALostContextDropsAllWorkThatIsQueued) {
     ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   }
   const CUdeviceptr unmapped = Reserve(kPiece);
+  SetDelay(std::chrono::milliseconds(200));  // The context is lost when all is queued.
   ASSERT_EQ(cuMemsetD8Async(unmapped, 0, 1, streams[0]), CUDA_SUCCESS);
   SetDelay(std::chrono::hours(1));
   ASSERT_EQ(cuMemsetD8Async(DeviceAddress(memory), 'a', 1, streams[0]), CUDA_SUCCESS);
