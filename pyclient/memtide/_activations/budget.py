@@ -110,6 +110,7 @@ class Budget:
             self._device = Limit(limits.device_bytes, device_pool_bytes)
         elif limits.sharing_what_is_free and self._is_gpu:
             self._device = self._following = Limit(UNLIMITED_BYTES, device_pool_bytes)
+            self._device.allowance_bytes = UNLIMITED_BYTES  # Until the script uses the GPU.
         # The daemon's balloon takes no chunks without a home on SSD, and knows no emulated device's
         # activations.
         self._has_balloon = properties.ssd_slots > 0 and not self._is_emulated
@@ -175,6 +176,8 @@ class Budget:
             unused_bytes = min(each.bytes - each.used_bytes for each in self._limits())
             valid_s = max(_READING_VALID_S, unused_bytes / _FILLED_PER_S[self._kind])
             most_s = _MOST_READING_VALID_S if self._is_set else _FREE_VALID_S
+            if self._device is not None and self._device.bytes == UNLIMITED_BYTES:
+                most_s = _READING_VALID_S  # The script has yet to use the GPU.
             self._valid_until_s = now_s + min(valid_s, most_s)
         finally:
             self._lock.release()
@@ -319,6 +322,8 @@ class Budget:
         own_bytes = max(0, gpu.own_bytes() - kept_bytes) if self._is_gpu else 0
         if limit is not self._following:
             limit.note(Reading(own_bytes, gpu.contexts_bytes, gpu.share_bytes(), kept_bytes))
+            return
+        if not gpu.is_used:
             return
         reading = Reading(own_bytes, 0, gpu.made_bytes(), kept_bytes)
         # Others take and give back: the limit follows.

@@ -19,6 +19,11 @@ class GpuMemory:
         self._limit_bytes = limit_bytes
         self.contexts_bytes = 0  # The driver's, of this process and the daemon.
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the script has used the GPU."""
+        return bool(self._allocator_stats())
+
     def share_bytes(self) -> int:
         """The job's share."""
         return self._client.stats().slots * self._client.properties.chunk_bytes

@@ -17,6 +17,7 @@ from memtide._memory.adoption import is_alone, ordinary_tensors, restore
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_copies import copy_bytes
 from memtide._memory.tensor_parts import is_plain
+from memtide.errors import ResourceExhausted
 
 
 def gather_parameters(memory: ManagedMemory, parameters: Iterable[torch.Tensor]) -> None:
@@ -36,7 +37,10 @@ def gather_parameters(memory: ManagedMemory, parameters: Iterable[torch.Tensor])
     ]
     # A span is free once its parameter has left, so all have new places before the first moves.
     with arena.avoiding(sparse):
-        targets = [arena.like_storage_of(parameter) for parameter in moved]
+        try:
+            targets = [arena.like_storage_of(parameter) for parameter in moved]
+        except ResourceExhausted:  # The pools have no chunk for them: they stay.
+            return
     for parameter, target in zip(moved, targets, strict=True):
         restore(memory, parameter)
         with ordinary_tensors():

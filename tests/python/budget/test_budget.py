@@ -361,6 +361,20 @@ def test_where_no_limit_is_set_a_gpus_free_memory_is_one(
     assert cpu_as_gpu.fraction == 1.0, "the device limits the allocator"
 
 
+def test_a_gpu_that_is_not_used_yet_limits_nothing(
+    machine: Machine, cpu_as_gpu: RecordingGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient(handles_faults=False)
+    budget = make(machine, MemoryBudget(sharing_what_is_free=1), client)
+    with monkeypatch.context() as unused:
+        unused.setattr(cpu_as_gpu, "memory_stats_as_nested_dict", lambda _device: {})
+        assert budget.allowance_bytes() == UNLIMITED_BYTES
+        assert cpu_as_gpu.calls == []
+    cpu_as_gpu.total_bytes = cpu_as_gpu.free_bytes = _DEVICE
+    machine.now_s += 0.01
+    assert budget.allowance_bytes() < _DEVICE
+
+
 def test_torchs_allocator_is_limited_to_what_the_share_leaves(
     gpu_budget: Budget, cpu_as_gpu: RecordingGpu
 ) -> None:

@@ -11,6 +11,7 @@ from memtide._capi.client import Kind
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
+from memtide.errors import ResourceExhausted
 
 _SMALL = CHUNK_BYTES // 4 // 4  # Elements: four of them fill a chunk.
 
@@ -74,6 +75,22 @@ def test_what_others_see_stays(runtime: Runtime) -> None:
         first.fill_(5)
     assert view.eq(5).all()
     assert len(places(runtime, model)) == 2
+
+
+def test_without_room_for_another_chunk_they_stay(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(16)
+    model()
+    model.keep_each_fourth()
+    arena = runtime.memory.arenas.of(Kind.PARAMETER)
+
+    def full(_source: torch.Tensor) -> torch.Tensor:
+        raise ResourceExhausted("no chunk is left")
+
+    monkeypatch.setattr(arena, "like_storage_of", full)
+    step(model)
+    assert len(places(runtime, model)) == 4
 
 
 def test_full_chunks_and_later_steps_move_nothing(runtime: Runtime) -> None:
