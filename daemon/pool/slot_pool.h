@@ -158,6 +158,17 @@ class SlotPool {
   }
   bool in_quarantine(SlotNumber number) const { return quarantines_.count(number) > 0; }
 
+  // Frees the slot, which is lent again after those that are free now.
+  // REQUIRES: owns a slot of this pool.
+  void FreeLast(Slot slot) {
+    MEMTIDE_CHECK(slot.pool_ == this);
+    for (; fresh_ < numbers_; ++fresh_) freed_.insert(freed_.begin(), SlotNumber(fresh_));
+    const SlotNumber number = slot.number_;
+    slot.Free();
+    const auto freed = std::find(freed_.begin(), freed_.end(), number);
+    if (freed != freed_.end()) std::rotate(freed_.begin(), freed, std::next(freed));
+  }
+
   // Owns nothing when no backed slot is free.
   Slot Take() {
     if (!freed_.empty()) {

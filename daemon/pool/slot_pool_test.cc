@@ -38,6 +38,30 @@ TEST(SlotPoolTest, OnlyBackedSlotsAreHandedOut) {
   EXPECT_EQ(pool.Take().number(), SlotNumber(0)) << "a used number is taken again before a new one";
 }
 
+TEST(SlotPoolTest, ASlotThatIsFreedLastIsHandedOutAfterAllOthers) {
+  SlotPool pool(4);
+  pool.Back(3);
+  Slot used = pool.Take();
+  Slot failed = pool.Take();
+  pool.FreeLast(std::move(failed));
+  used.Free();
+  for (const uint32_t number : {0, 2, 1}) {
+    Slot slot = pool.Take();
+    EXPECT_EQ(slot.number(), SlotNumber(number));
+    pool.Unback(std::move(slot));
+  }
+}
+
+TEST(SlotPoolTest, ASlotThatIsFreedLastWaitsForItsQuarantine) {
+  SlotPool pool(2);
+  pool.Back(2);
+  Slot failed = pool.Take();
+  pool.Quarantine(failed.number());
+  pool.FreeLast(std::move(failed));
+  EXPECT_EQ(pool.Take().number(), SlotNumber(1));
+  EXPECT_EQ(pool.quarantined_slots(), 1u);
+}
+
 TEST(SlotPoolTest, ASlotReturnsWhenItsOwnerEndsOrIsOverwritten) {
   SlotPool pool(2);
   pool.Back(2);

@@ -193,8 +193,10 @@ void Memory::RetireSlot(Job& job, Slot slot) {
   // there later fails and tries another slot.
   if (share.by_slot() && slots.in_quarantine(slot.number())) return;
   // With fewer slots the job could not go on. The device refuses memory that failed, so that what
-  // is copied there fails and tries another slot.
-  if (!share.by_slot() || (slots.surplus_slots() == 0 && slots.size() <= kMinSlots)) return;
+  // is copied there fails and tries another slot: any other one that is free.
+  if (!share.by_slot() || (slots.surplus_slots() == 0 && slots.size() <= kMinSlots)) {
+    return share.FreeLast(std::move(slot));
+  }
   if (slots.surplus_slots() == 0) core_.ledger.LoseSlot(share);
   const uint32_t region = core_.ledger.GiveUpRegion(share, std::move(slot));
   for (const SessionId session : job.sessions) {

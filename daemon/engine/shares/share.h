@@ -118,6 +118,7 @@ class Share {
 
   // Owns nothing when no slot with memory is free. REQUIRES: exists().
   Slot Take() { return slots_->Take(); }
+  void FreeLast(Slot slot) { slots_->FreeLast(std::move(slot)); }
   // See SlotPool.
   void Quarantine(SlotNumber slot) { slots_->Quarantine(slot); }
   void QuarantineAll(const std::vector<SlotNumber>& slots) { slots_->QuarantineAll(slots); }

@@ -163,6 +163,13 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
                                              " is in use, and is to hold the result of another "
                                              "rank; release it and try again"));
     }
+    // A lease that the session left behind would be one with the lease of the id that comes.
+    if (core_.chunks[results[i]].FindPin(event.session) != nullptr) {
+      return absl::AbortedError(
+          absl::StrCat("chunk ", id.value(),
+                       " is to hold a result that the session still has "
+                       "leased by another chunk; release that and try again"));
+    }
     const bool is_result = std::count(results.begin(), results.end(), *index) != 0;
     if (is_result ||
         job.names.HasNameOf(results[i], event.session, core_.ids.OwnName(results[i]))) {

@@ -157,5 +157,30 @@ TEST_F(RanksPartsTest, AResultIsNotTakenIntoAChunkOfAnotherRank) {
   EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// The two leases were one, and ended with the first release.
+TEST_F(RanksPartsTest, AResultOfWhichTheSessionHasALeaseLeftIsNotTakenByAnotherOfItsChunks) {
+  for (Rank& rank : ranks_) rank.FillGradient(1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
+  ASSERT_TRUE(ranks_[1].Began(ranks_[1].Start(1, true)).made);
+  const SessionId session = ranks_[1].session();
+  const ChunkId shadow = ranks_[1].chunk(4);
+  ASSERT_TRUE(node_.Fetch(session, shadow, Tier::kHost, Access::kRead).status.ok());
+  ASSERT_TRUE(node_.Fetch(session, shadow, Tier::kHost, Access::kWrite).status.ok());
+  StepCall call;
+  call.call = node_.Call();
+  call.session = session;
+  for (size_t i = 0; i < 7; ++i) call.chunks.push_back(ranks_[1].chunk(i));
+  call.chunks[4] = node_.Allocate(session, 1)[0];
+  call.reads = 4;
+  call.part = 2;
+  call.contents = PartContents{{7, 1}, {{1, 1}, {2, 1}, {2, 2}, {2, 3}}};
+  node_.Post(call);
+  EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kAborted);
+  node_.Release(session, shadow);
+  call.call = node_.Call();
+  node_.Post(call);
+  EXPECT_TRUE(node_.Finish<PartReply>(call.call).made);
+}
+
 }  // namespace
 }  // namespace memtide
