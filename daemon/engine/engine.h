@@ -7,7 +7,8 @@
 // A fetch takes these steps in one direction. Without a cycle there is no deadlock:
 //
 // 1. Admission. The pins of a tier never outnumber its slots. A call that would exceed them waits,
-// the oldest first, and leases are revoked.
+// and leases are revoked. Waiting calls have their turns by age. A new call that fits goes before
+// them, as its session may need it to give leases back.
 //
 // 2. A slot at the wanted tier, freed by dropping a clean victim or by writing back a dirty one.
 //
@@ -18,8 +19,8 @@
 //
 // 5. The grant.
 //
-// Every chunk owns a slot at the lowest tier of the node, its home, from its allocation to its end,
-// so that a write-back always finds room.
+// Every chunk but a reader of a common content owns a slot at its home, or claims one, from its
+// allocation to its end, so that a write-back always finds room.
 #ifndef MEMTIDE_DAEMON_ENGINE_ENGINE_H_
 #define MEMTIDE_DAEMON_ENGINE_ENGINE_H_
 

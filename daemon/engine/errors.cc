@@ -36,7 +36,7 @@ absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
     return absl::DataLossError(absl::StrCat(
         "the content of chunk ", chunks.IdOf(index).value(),
         " is lost: the memory of the GPU that had its only copy failed (the log of memtided names "
-        "it); resume from the last commit (--resume), or write it anew"));
+        "it); resume from the last commit (--resume)"));
   }
   return absl::DataLossError(
       absl::StrCat("the content of chunk ", chunks.IdOf(index).value(),

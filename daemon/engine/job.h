@@ -104,6 +104,7 @@ struct JobSnapshots {
   // The slots of SSD that snapshots on stable storage may name, in quarantine once for each.
   std::vector<SlotNumber> slots;
   absl::optional<Saving> saving;
+  Instant next_try;                    // After a failure, for what no commit asks for.
   std::vector<WaitingCommit> commits;  // They wait for `saving`.
 
   // The last step of the rank that is on stable storage; of a job without ranks, of rank 0.

@@ -37,6 +37,11 @@ size_t EvictionQueue::size() const {
   return sum;
 }
 
+absl::optional<Candidate> EvictionQueue::NextClean() const {
+  if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
+  return Last(EvictionCost::kClean);
+}
+
 absl::optional<Candidate> EvictionQueue::Next(VirtualTime now) const {
   if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
   // The plan lets this copy go in any case, so no other use suffers (decision 15).

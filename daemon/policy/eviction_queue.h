@@ -59,6 +59,8 @@ class EvictionQueue {
   size_t size() const;
   // The next victim at the virtual time `now`; nullopt if the queue is empty.
   absl::optional<Candidate> Next(VirtualTime now) const;
+  // The next one that leaves without a write; nullopt: there is none.
+  absl::optional<Candidate> NextClean() const;
 
   // Calls visit(candidate) for the kLeaving members, then for the others, farthest use first, until
   // a call returns false.

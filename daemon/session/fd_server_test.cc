@@ -168,7 +168,7 @@ TEST_F(FdServerTest, WelcomesAClientWithATokenOfItsOwn) {
   ASSERT_GE(count, 0);
   std::set<uint32_t> expected(groups.begin(), groups.begin() + count);
   expected.insert(getegid());
-  EXPECT_EQ(std::set<uint32_t>(connected.groups.begin(), connected.groups.end()), expected);
+  EXPECT_EQ(connected.groups, std::vector<uint32_t>(expected.begin(), expected.end()));
   const v1::FdFrame frame = client.Receive();
   EXPECT_EQ(frame.welcome().boot_id(), "boot");
   EXPECT_EQ(frame.welcome().grpc_target(), "unix:there");

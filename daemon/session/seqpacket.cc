@@ -74,7 +74,7 @@ std::vector<uint32_t> GroupsOf(int fd) {
     groups.push_back(credentials.gid);
   }
   std::sort(groups.begin(), groups.end());
-  return {groups.begin(), groups.end()};
+  return {groups.begin(), std::unique(groups.begin(), groups.end())};
 }
 
 OwnedFd ProcessOf(int fd, const Peer& peer) {

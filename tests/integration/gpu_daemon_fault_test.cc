@@ -66,6 +66,9 @@ TEST(GpuDaemonFaultTest, BytesInMemoryThatFailedAreNeitherStoredNorServed) {
     EXPECT_TRUE(absl::IsDataLoss(read)) << read;
     EXPECT_THAT(std::string(read.message()), AllOf(HasSubstr("memory"), HasSubstr("--resume")));
     EXPECT_EQ(CountWrongEach(client.get(), others, 1), 0u);
+    // An operation in place would compute from zeros.
+    EXPECT_TRUE(absl::IsDataLoss(client->leases()->Acquire(lost, Access::kWrite)));
+    EXPECT_TRUE(client->leases()->Discard(lost).ok());
     FillEach(client.get(), lost, 2);
     EXPECT_EQ(CountWrongEach(client.get(), lost, 2), 0u) << "written anew, elsewhere";
     EXPECT_THAT(node.End(), AllOf(HasSubstr("was lost ("), HasSubstr("and restarted;")));

@@ -273,7 +273,7 @@ void Calls::On(const TierShrunk& signal) {
 void Calls::On(const PromotionFailed& signal) {
   const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
   if (!index.has_value()) return;
-  if (signal.is_lost) FailNaming(*index, /*only_readers=*/true, signal.why);
+  if (signal.is_lost) FailNaming(*index, /*only_readers=*/false, signal.why);
   for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[*index].waiters)) {
     Fail(*waiter, signal.why);
   }

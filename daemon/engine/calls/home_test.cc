@@ -57,6 +57,13 @@ TEST(HomeTest, InHostMemoryIsRefusedWhereOtherChunksNeedTheSlots) {
   EXPECT_EQ(node.CodeOf(node.AllocateTransient(session, 1, Tier::kHost)), StatusCode::kOk);
 }
 
+TEST(HomeTest, InHostMemoryNeedsNoRoomOnSsd) {
+  EngineHarness node(Node());
+  const SessionId session = node.Open();
+  ASSERT_EQ(node.Allocate(session, 64).size(), 64u) << "all that SSD holds";
+  EXPECT_EQ(node.CodeOf(node.AllocateTransient(session, 1, Tier::kHost)), StatusCode::kOk);
+}
+
 TEST(HomeTest, InHostMemoryIsOnlyForTransientChunksOfAJobWithADevice) {
   EngineHarness node(Node());
   const SessionId session = node.Open();

@@ -50,6 +50,11 @@ class Commits {
   void On(const CommitsPossible& signal);
 
  private:
+  // The other ranks that share what one commits.
+  struct Sharers {
+    std::vector<SessionId> called;  // Their commits wait, too.
+    bool lack_one = false;          // One that is behind has not called.
+  };
   struct CommittedIds {
     SessionId session;
     ChunkId chunk, shadow;
@@ -61,7 +66,8 @@ class Commits {
   void CommitWithRanks(Job& job, const CommitCall& event);
   void RefuseCommit(Job& job, SessionId session, const absl::Status& why);
   std::vector<WaitingCommit>::iterator FindCommit(Job& job, SessionId session);
-  std::set<SessionId> RanksOf(Job& job, SessionId first);
+  Sharers SharersOf(Job& job, const CommitCall& call);
+  std::set<SessionId> RanksOf(Job& job, SessionId first, std::map<SessionId, Sharers>* known);
   void CommitTogether(Job& job, const std::vector<WaitingCommit>& commits);
   bool IsLeftBehind(ChunkIndex index) const;
   bool CommitsAllOf(const Job& job, ChunkIndex a, ChunkIndex b,
@@ -70,7 +76,7 @@ class Commits {
                const std::vector<CommittedIds>& ids,
                const std::map<SessionId, std::set<ChunkIndex>>& awaited);
   void ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                        const std::vector<CommittedIds>& ids);
+                        const std::vector<CommittedIds>& ids, bool keeps_old);
   void DiscardShadows(Job& job, const std::set<ChunkId>& shadows);
   std::vector<Session*> GroupOf(const Session& session);
   void CommitWithGroup(Session& session, const CommitCall& event);

@@ -47,8 +47,9 @@ std::vector<WaitingCommit>::iterator Commits::FindCommit(Job& job, SessionId ses
 }
 
 void Commits::TryCommitTogether(Job& job) {
+  std::map<SessionId, Sharers> known;
   for (size_t i = 0; i < job.commits.size();) {
-    const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session);
+    const std::set<SessionId> ranks = RanksOf(job, job.commits[i].call.session, &known);
     if (ranks.empty()) {
       ++i;
       continue;
@@ -59,37 +60,52 @@ void Commits::TryCommitTogether(Job& job) {
     }
     job.commits = std::move(others);
     CommitTogether(job, commits);
+    known.clear();
     i = 0;
   }
 }
 
-// The ranks that commit in one event with this one: itself, and those that have called and share
-// what one of them commits. Empty: one that has not called, and is behind, shares it.
-std::set<SessionId> Commits::RanksOf(Job& job, SessionId first) {
-  if (FindCommit(job, first)->call.with_all_ranks) return AllRanks(job);
-  std::set<SessionId> ranks = {first};
-  std::vector<SessionId> to_follow = {first};
-  while (!to_follow.empty()) {
-    const CommitCall& call = FindCommit(job, to_follow.back())->call;
-    to_follow.pop_back();
-    std::vector<ChunkId> ids = call.chunks;
-    ids.insert(ids.end(), call.shadows.begin(), call.shadows.end());
-    for (const ChunkId id : ids) {
+Commits::Sharers Commits::SharersOf(Job& job, const CommitCall& call) {
+  Sharers sharers;
+  std::set<SessionId> seen = {call.session};
+  for (const std::vector<ChunkId>* const ids : {&call.chunks, &call.shadows}) {
+    for (const ChunkId id : *ids) {
       const absl::optional<ChunkIndex> index = core_.ids.Find(job, id);
       if (!index.has_value()) continue;
       for (const Name& name : job.names.NamesOf(*index)) {
-        if (ranks.count(name.owner) > 0) continue;
+        if (!seen.insert(name.owner).second) continue;
         const auto others = FindCommit(job, name.owner);
         if (others != job.commits.end()) {
-          if (others->call.with_all_ranks) continue;  // It waits for this rank.
-          ranks.insert(name.owner);
-          to_follow.push_back(name.owner);
+          // One with all ranks waits for this rank.
+          if (!others->call.with_all_ranks) sharers.called.push_back(name.owner);
           continue;
         }
         const Session* const other = core_.sessions.Find(name.owner);
         const bool is_behind = other != nullptr && other->committed_step < call.step;
-        if (is_behind && !other->is_waited_for_in_vain) return {};
+        sharers.lack_one |= is_behind && !other->is_waited_for_in_vain;
       }
+    }
+  }
+  return sharers;
+}
+
+// The ranks that commit in one event with this one: itself, and those that have called and share
+// what one of them commits. Empty: one that has not called, and is behind, shares it.
+std::set<SessionId> Commits::RanksOf(Job& job, SessionId first,
+                                     std::map<SessionId, Sharers>* known) {
+  if (FindCommit(job, first)->call.with_all_ranks) return AllRanks(job);
+  std::set<SessionId> ranks = {first};
+  std::vector<SessionId> to_follow = {first};
+  while (!to_follow.empty()) {
+    const SessionId id = to_follow.back();
+    to_follow.pop_back();
+    auto sharers = known->find(id);
+    if (sharers == known->end()) {
+      sharers = known->emplace(id, SharersOf(job, FindCommit(job, id)->call)).first;
+    }
+    if (sharers->second.lack_one) return {};
+    for (const SessionId other : sharers->second.called) {
+      if (ranks.insert(other).second) to_follow.push_back(other);
     }
   }
   return ranks;
@@ -153,12 +169,13 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
   }
 
   std::set<ChunkId> shadows;
-  for (const auto& [entries, ids] : pairs) {
-    ExchangeContents(job, entries.first, entries.second, ids);
-  }
   for (const WaitingCommit& commit : commits) {
     const CommitCall& call = commit.call;
     if (!call.keep_old_content) shadows.insert(call.shadows.begin(), call.shadows.end());
+  }
+  for (const auto& [entries, ids] : pairs) {
+    const bool is_kept = shadows.count(ids.front().shadow) == 0;
+    ExchangeContents(job, entries.first, entries.second, ids, is_kept);
   }
   DiscardShadows(job, shadows);
   for (const WaitingCommit& commit : commits) {
@@ -213,16 +230,17 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
   });
 }
 
-// Some ranks commit the same pair of entries, by these ids.
+// Some ranks commit the same pair of entries, by these ids. `keeps_old`: the shadow chunk keeps the
+// old content, and is a shadow no more.
 void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
-                               const std::vector<CommittedIds>& ids) {
+                               const std::vector<CommittedIds>& ids, bool keeps_old) {
   residency_.UnlinkShadow(chunk);
   residency_.UnlinkShadow(shadow);
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     residency_.SwapContents(chunk, shadow);
     contents_.ResultMoved(shadow, chunk);
-    residency_.LinkShadow(chunk, shadow);
+    if (!keeps_old) residency_.LinkShadow(chunk, shadow);
     return;
   }
   core_.MarkDirty(chunk);

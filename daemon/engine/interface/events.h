@@ -52,9 +52,14 @@ struct ClientQuiet {
 //
 // Cost: about how much the engine looks at, in chunks. The fair queue charges it to the user.
 
+// The end of an iteration, and a trace, concern all chunks of the job.
+inline constexpr uint64_t kCostOfAllChunks = 8192;
+
 inline uint64_t CountUses(const std::vector<MomentReport>& moments) {
   uint64_t uses = moments.size();
-  for (const MomentReport& moment : moments) uses += moment.uses.size();
+  for (const MomentReport& moment : moments) {
+    uses += moment.uses.size() + (moment.ends_iteration ? kCostOfAllChunks : 0);
+  }
   return uses;
 }
 
@@ -84,7 +89,7 @@ struct OpenCall {
   absl::optional<MemoryKind> device_memory;
   // The commit of each step that is a multiple of it is answered when the step is on stable storage
   // (records/snapshots.cc), so that the job outlives the machine. Zero: none is, or, for a session
-  // that joins, as it was. Needs a name, a time to live and SSD, and is not for ranks.
+  // that joins, as it was. Needs a name, a time to live and SSD.
   uint32_t durable_every = 0;
   // How many sessions train alike, this one included, and have contents in common.
   uint32_t alike = 1;
@@ -168,7 +173,7 @@ struct FreeCall {
   uint64_t Cost() const { return chunks.size(); }
 };
 // Ends the content of chunks and keeps the chunks, which read as anything until they are written.
-// Own leases end with the content; others', and calls that wait, refuse it. The access predictor
+// Own leases end with the content; others', and calls that are admitted, refuse it. The predictor
 // does not learn it: the chunks' next uses stay predicted.
 struct DiscardCall {
   CallId call;
@@ -303,7 +308,7 @@ struct TraceCall {
   CallId call;
   absl::optional<uint32_t> viewer;  // As in InspectCall: jobs of others do not exist.
   JobId job;                        // Zero: the only one that is open.
-  uint64_t Cost() const { return 0; }
+  uint64_t Cost() const { return kCostOfAllChunks; }
 };
 enum class DrainMode : uint8_t { kAll, kSessions, kEnd };
 // Refuses new sessions from now on. kAll: allocations and resizes, too, and is answered when

@@ -19,7 +19,7 @@ namespace memtide {
 // Whose a job is.
 struct Owner {
   uint32_t uid = 0;
-  std::vector<uint32_t> groups = {};  // By number, in ascending order.
+  std::vector<uint32_t> groups = {};  // By number, in ascending order, each once.
 };
 
 // nullopt: no limit.

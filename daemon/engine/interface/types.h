@@ -223,7 +223,8 @@ struct Counters {
   Duration stalled_on_ssd{0}, stalled_on_copy{0}, stalled_on_room{0}, stalled_on_budget{0};
 };
 
-// Limits; each is refused with RESOURCE_EXHAUSTED naming it, and counted in calls_refused.
+// Limits. A call beyond one is counted in calls_refused, and refused with an error that names it:
+// INVALID_ARGUMENT for what one call may have, otherwise RESOURCE_EXHAUSTED.
 struct Limits {
   uint32_t sessions = 256;          // fds: three per session stay far below the usual 1,024.
   uint32_t sessions_per_uid = 64;   // One user cannot take every session.

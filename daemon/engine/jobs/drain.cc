@@ -1,4 +1,6 @@
 // Drain: the daemon takes no new work, and may end when nothing moves any more.
+#include <algorithm>
+
 #include "daemon/engine/jobs/jobs.h"
 
 namespace memtide {
@@ -18,10 +20,15 @@ void Jobs::On(const DrainCall& event) {
   drain_calls_.push_back(event.call);
 }
 
-// Runs after each event. A DrainCall is answered when no memory moves and no call waits for chunks,
-// so that the daemon may end.
+// Runs after each event. A DrainCall is answered when no memory moves, no call waits for chunks and
+// no snapshot is being saved, so that the daemon may end. A snapshot that waits for a budget of
+// writes may take hours, and is not waited for.
 void Jobs::AnswerDrained() {
-  if (!core_.transfers.empty() || calls_.pending() > 0) return;
+  if (drain_calls_.empty() || !core_.transfers.empty() || calls_.pending() > 0) return;
+  const bool saves = std::any_of(core_.jobs.begin(), core_.jobs.end(), [this](const auto& job) {
+    return job.second->snapshots.saving.has_value() && core_.writes.WaitingOf(job.first) == 0;
+  });
+  if (saves) return;
   for (const CallId call : drain_calls_) core_.Answer(call);
   drain_calls_.clear();
 }

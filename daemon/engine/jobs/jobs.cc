@@ -26,6 +26,9 @@ absl::Status GaveNothingBack(const absl::Status& status) {
                                    kEndingPatience.count(), " s: try again later"));
 }
 
+// A training of one rank is that of a single process.
+uint32_t RanksOf(const OpenCall& event) { return event.ranks == 1 ? 0 : event.ranks; }
+
 std::string RanksText(uint32_t ranks) {
   return ranks == 0 ? "a single process" : absl::StrCat(ranks, " ranks");
 }
@@ -100,7 +103,7 @@ absl::Status Jobs::CheckJoins(const Job& job, const OpenCall& event) const {
                      ": join it from a process that uses that device, or end it first"));
   }
   if (device.exists()) MEMTIDE_RETURN_IF_ERROR(core_.ledger.pools().StateOf(device.pool().device));
-  if (event.ranks != job.ranks) {
+  if (RanksOf(event) != job.ranks) {
     return absl::FailedPreconditionError(
         absl::StrCat("job \"", job.name, "\" has ", RanksText(job.ranks), ", not ",
                      RanksText(event.ranks), ": join it with as many, or end it first"));
@@ -236,7 +239,7 @@ absl::Status Jobs::MakeJob(const OpenCall& event, Session& session) {
   job->name = event.job_name;
   job->chunk_size = event.chunk_size;
   job->time_to_live = event.time_to_live;
-  job->ranks = event.ranks;
+  job->ranks = RanksOf(event);
   if (job->keeps_ranks()) job->kept_ranks.resize(job->ranks);
   MEMTIDE_ASSIGN_OR_RETURN(job->device_memory, memory_.DeviceMemory(event));
   MEMTIDE_ASSIGN_OR_RETURN(std::unique_ptr<JobShares> shares,

@@ -117,6 +117,8 @@ void Jobs::On(const Tick&) {
     if (job->state() == JobState::kLingering && core_.now >= job->lingers_until &&
         !IsAwaited(*job)) {
       expired.push_back(job.get());
+    } else if (job->state() == JobState::kLingering) {
+      records_.SaveLastSteps(*job);
     }
     // A write or segment that failed is tried again at a Tick, so that an error that persists
     // causes no busy loop.

@@ -1,6 +1,8 @@
 // Host memory that the process of an ended session may still write to.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -64,6 +66,27 @@ TEST_F(ExposedRegionsTest, WhoJoinsGetsNoRegionThatALateProcessHasMapped) {
   const CallId fetch = node_.Fetch(node_.last_opened(), {chunk}, Access::kRead, Tier::kHost);
   EXPECT_EQ(std::get<FetchReply>(node_.ReplyTo(fetch).value).leases[0].place.region,
             node_.made_[1].region);
+}
+
+// The mover copies between chunks, and ends although the session has.
+TEST_F(ExposedRegionsTest, NoRegionIsCopiedWhileAPartOfAStepWritesToIt) {
+  const std::vector<ChunkId> chunks = node_.Allocate(session_, 2);
+  for (const ChunkId chunk : chunks) Write(chunk);
+  auto work = std::make_shared<CopyWork>();
+  work->copies.push_back({{0, 0}, {1, 0}, kChunk.count()});
+  StepCall part;
+  part.call = node_.Call();
+  part.session = session_;
+  part.chunks = chunks;
+  part.reads = 1;
+  part.work = std::move(work);
+  node_.Post(part);
+  ASSERT_EQ(node_.steps_.size(), 1u);
+  Expire();
+  EXPECT_EQ(node_.made_.size(), 1u);
+  node_.Post(StepDone{node_.steps_[0].step, absl::OkStatus()});
+  ASSERT_EQ(node_.made_.size(), 2u);
+  EXPECT_EQ(node_.made_[1].copy_of, region_);
 }
 
 TEST_F(ExposedRegionsTest, AJobDoesNotEndWhileASessionWaitsToJoinIt) {

@@ -51,6 +51,31 @@ class DurableRanksMomentTest
     : public DurableRanksTest,
       public testing::WithParamInterface<std::tuple<uint32_t, uint32_t, bool>> {};
 
+TEST_F(DurableRanksTest, WhatShadowChunksKeepIsInTheSnapshot) {
+  Step(1);
+  MakeParts(2, false);
+  CallId last;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    std::vector<ChunkId> chunks;
+    for (size_t i = 0; i < 7; ++i) chunks.push_back(ranks_[rank].chunk(i));
+    last = node_.Call();
+    CommitCall call = CommitOf(last, ranks_[rank].session(), chunks, 2);
+    call.with_all_ranks = call.keep_old_content = true;
+    call.manifest = "rank " + std::to_string(rank) + " step 2";
+    node_.Post(call);
+  }
+  node_.FinishUntilAnswered(last);
+  ASSERT_TRUE(node_.ReplyTo(last).status.ok()) << node_.ReplyTo(last).status;
+  EXPECT_TRUE(node_.PowerCut(0).empty());
+  EXPECT_EQ(AllOpen(), 2u);
+  ExpectAll(expected_[2]);
+  for (const Rank& rank : ranks_) {
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(node_.Read(rank.session(), rank.chunk(4 + i), kTrainedElements), expected_[1][i]);
+    }
+  }
+}
+
 TEST_P(DurableRanksMomentTest, APowerCutLeavesAllRanksAtOneWholeStep) {
   const auto [moment, torn, alike] = GetParam();
   for (const uint64_t step : {1, 2}) {

@@ -28,6 +28,16 @@ TEST(RestartTest, ChunksKeepTheirNamesAndTheirContent) {
   EXPECT_EQ(node.Read(session, chunks[3], 1)[0], 3);
 }
 
+// Records have no ranks of such a job, so that the same call was refused after a restart.
+TEST(RestartTest, AJobOfOneRankIsJoinedAsItWasOpened) {
+  EngineByteHarness node(Kept(SmallHost()));
+  const SessionId session = node.OpenRank("job", kResumableFor, 0, 1);
+  const ChunkId chunk = node.Allocate(session, 1)[0];
+  node.Fill(session, chunk, {5});
+  node.DaemonDies(0);
+  EXPECT_EQ(node.Read(node.OpenRank("job", kResumableFor, 0, 1), chunk, 1)[0], 5);
+}
+
 // Copies that are also on SSD are dropped without a transfer, and others come into their slots.
 TEST(RestartTest, DeathWhileChunksTakeTurnsInHostMemoryLosesNone) {
   for (int at = 0; at < 40; ++at) {

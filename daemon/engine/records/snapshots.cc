@@ -24,6 +24,8 @@ namespace memtide {
 
 namespace {
 
+constexpr Duration kPauseAfterFailure = std::chrono::minutes(1);
+
 bool IsBeingWritten(const Chunk& chunk) {
   return std::any_of(chunk.pins.begin(), chunk.pins.end(),
                      [](const Pin& pin) { return pin.granted() && pin.access == Access::kWrite; });
@@ -73,6 +75,7 @@ void Records::AnswerCommit(Job& job, const CommitCall& event) {
 
 void Records::SaveLastSteps(Job& job) {
   if (!job.is_durable() || job.snapshots.saving.has_value()) return;
+  if (core_.now < job.snapshots.next_try) return;
   if (job.committed_step > 0 && job.snapshots.saved_steps != job.CommittedSteps()) BeginSaving(job);
 }
 
@@ -149,6 +152,7 @@ void Records::On(const SnapshotSaved& event) {
     snapshots.slots = std::move(slots);
   } else {
     job.last_error = event.status;
+    snapshots.next_try = core_.now + kPauseAfterFailure;
     if (absl::IsUnknown(event.status)) {
       // Either of the two may be on stable storage now.
       snapshots.slots.insert(snapshots.slots.end(), slots.begin(), slots.end());

@@ -117,6 +117,34 @@ TEST(SnapshotsOfOneJobTest, ASessionThatEndsWaitsNoMoreAndItsStepIsSaved) {
   EXPECT_EQ(node.saved().begin()->second.job.committed_step, 2u);
 }
 
+TEST(SnapshotsOfOneJobTest, ADrainIsAnsweredWhenTheLastSnapshotIsSaved) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  CommitUntilItSaves(node, training);
+  const CallId drain = node.Call();
+  node.Post(DrainCall{drain});
+  EXPECT_FALSE(node.Answered(drain));
+  node.FinishOne();
+  EXPECT_TRUE(node.Answered(drain));
+}
+
+TEST(SnapshotsOfOneJobTest, TheLastStepsAreSavedLaterWhereTheDriveHasFailed) {
+  DurableNode node(SmallHost());
+  const SessionId session = node.OpenDurable("job", 2);
+  StepTraining training(&node, session);
+  training.Step(1);
+  node.Post(CloseCall{node.Call(), session});
+  for (int i = 0; i < 100 && !node.SavesNow(); ++i) node.Advance();
+  ASSERT_TRUE(node.SavesNow());
+  node.FinishOne(absl::InternalError("EIO"));
+  node.Wait(std::chrono::seconds(1));
+  for (int i = 0; i < 100; ++i) node.Advance();
+  EXPECT_TRUE(node.saved().empty()) << "not at once";
+  node.Wait(std::chrono::minutes(1));
+  for (int i = 0; i < 100; ++i) node.Advance();
+  ExpectAfterPowerCut(node, training, 1, 1);
+}
+
 TEST(SnapshotsOfOneJobTest, TheStepsAfterTheLastDurableOneAreSavedWhenTheScriptEnds) {
   DurableNode node(SmallHost());
   const SessionId session = node.OpenDurable("job", 2);

@@ -31,7 +31,10 @@ absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = core_.chunks[index];
-    if (event.access == Access::kRead && chunk.copies().torn) return Lost(core_.chunks, index);
+    // An operation in place leases for writing, and reads first.
+    const bool reads =
+        event.access == Access::kRead || (chunk.copies().memory_failed && session.has_lost_content);
+    if (reads && chunk.copies().torn) return Lost(core_.chunks, index);
     for (const Pin& pin : chunk.pins) {
       // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
       // session.

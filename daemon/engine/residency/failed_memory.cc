@@ -24,11 +24,14 @@ bool Residency::DeviceMemoryFailed(ChunkIndex index, const absl::Status& why) {
   return had_content && LoseIfNoCopy(index, why);
 }
 
-// Calls that wait to read what is lost would be given zeros.
+// Calls that wait for what is lost would be given zeros.
 bool Residency::LoseIfNoCopy(ChunkIndex index, const absl::Status& why) {
   Copies& copies = copies_[index];
   if (!copies.valid.empty()) return false;
   copies.torn = copies.memory_failed = true;
+  for (const SessionId id : core_.chunks[index].job->sessions) {
+    core_.sessions.Find(id)->has_lost_content = true;
+  }
   core_.work.Send(PromotionFailed{core_.IdOf(index), why, /*is_lost=*/true});
   return true;
 }

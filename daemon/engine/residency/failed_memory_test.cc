@@ -42,8 +42,30 @@ TEST_F(FailedMemoryTest, AChunkWithNoOtherCopyIsLostAndSaysSo) {
   EXPECT_NE(text.find("--resume"), std::string::npos) << text;
   for (int i = 0; i < 5; ++i) node_.Wait(std::chrono::milliseconds(100));
   EXPECT_TRUE(node_.transfers_.empty()) << "it is not read again";
+}
+
+// An operation in place would have computed from zeros.
+TEST_F(FailedMemoryTest, WhoHadTheContentWritesItOnlyAfterADiscard) {
+  const std::vector<ChunkId> chunks = node_.Allocate(session_, 2);
+  for (const ChunkId chunk : chunks) node_.Touch(session_, chunk, Access::kWrite);
+  for (const ChunkId chunk : chunks) EvictInVain(chunk);
+  const CallId write = node_.Fetch(session_, {chunks[0]}, Access::kWrite);
+  EXPECT_EQ(node_.CodeOf(write), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(node_.CodeOf(node_.Discard(session_, {chunks[0]})), absl::StatusCode::kOk);
+  node_.Touch(session_, chunks[0], Access::kWrite);
+  node_.Touch(session_, chunks[0], Access::kRead);
+  const SessionId later = node_.Open(1000, "job");
+  node_.Touch(later, chunks[1], Access::kWrite);
+  node_.Touch(later, chunks[1], Access::kRead);
+}
+
+TEST_F(FailedMemoryTest, WhoWaitsToWriteTheContentIsTold) {
+  const ChunkId chunk = node_.Allocate(session_, 1)[0];
   node_.Touch(session_, chunk, Access::kWrite);
-  node_.Touch(session_, chunk, Access::kRead);
+  const CallId fetch = node_.Fetch(session_, {chunk}, Access::kWrite, Tier::kHost);
+  ASSERT_EQ(node_.transfers_.size(), 1u);
+  node_.FinishOne(absl::DataLossError("ECC"));
+  EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(FailedMemoryTest, WhoWaitsForTheChunkIsTold) {
@@ -114,6 +136,27 @@ TEST_F(FailedMemoryTest, AJobThatHasTheFewestSlotsKeepsThem) {
     EvictInVain(chunk);
   }
   EXPECT_EQ(node_.gone_.size(), 2u) << "six slots, and at least four stay";
+}
+
+TEST_F(FailedMemoryTest, AJobThatHasTheFewestSlotsIsLentTheFailedOneLast) {
+  const std::vector<ChunkId> chunks = node_.Allocate(session_, 4);
+  for (const size_t i : {0, 1}) {
+    node_.Touch(session_, chunks[i], Access::kWrite);
+    EvictInVain(chunks[i]);
+  }
+  ASSERT_EQ(node_.CodeOf(node_.Discard(session_, {chunks[0], chunks[1]})), absl::StatusCode::kOk);
+  const CallId all = node_.Fetch(session_, chunks, Access::kWrite);
+  node_.FinishTransfers();
+  ASSERT_EQ(node_.CodeOf(all), absl::StatusCode::kOk) << node_.ReplyTo(all).status;
+  node_.Release(session_, chunks);
+  const RegionId failed = std::get<FetchReply>(node_.ReplyTo(all).value).leases[2].place.region;
+  node_.Post(EvictCall{node_.Call(), session_, Tier::kHost, {chunks[0]}});
+  node_.FinishTransfers();
+  EvictInVain(chunks[2]);
+  ASSERT_EQ(node_.gone_.size(), 2u) << "the job has four slots, the fewest";
+  const CallId fetch = node_.Fetch(session_, {chunks[0]}, Access::kWrite);
+  node_.FinishTransfers();
+  EXPECT_NE(std::get<FetchReply>(node_.ReplyTo(fetch).value).leases[0].place.region, failed);
 }
 
 }  // namespace

@@ -254,7 +254,12 @@ void Residency::MakeRoom(Job& job, Tier tier) {
   for (size_t missing = wanted - free - queues.evicting.value(); missing > 0; --missing) {
     const absl::optional<Candidate> victim = queues.victims.Next(job.forecast.predictor().now());
     if (!victim.has_value()) return memory_.DeflateForWaiting(job, tier);
-    const ChunkIndex index = job.members[victim->member];
+    ChunkIndex index = job.members[victim->member];
+    // A victim that has to wait for a budget may leave in hours.
+    if (tier == Tier::kHost && IsOnlyCopy(core_.chunks[index], tier) && job.home == Tier::kSsd &&
+        !core_.writes.MayBegin(core_.now, WriteOf(index))) {
+      if (const auto clean = queues.victims.NextClean()) index = job.members[clean->member];
+    }
     queues.evicting.Set(core_.chunks[index].evict_from, tier);
     victims_.Update(index, tier);
     core_.ScheduleChunk(index);

@@ -99,6 +99,23 @@ TEST_F(PacingTest, DemandAboveTheBudgetIsServedByItOverDaysAndNeverAboveIt) {
   EXPECT_EQ(seen.drives[0].written, kChunk * written_.size());
 }
 
+TEST_F(PacingTest, WhatNeedsNoWriteLeavesFirstWhereTheBudgetIsUsedUp) {
+  session_ = engine_.Open();
+  chunks_ = engine_.Allocate(session_, 16);
+  const auto use = [this](size_t n, Access access) {
+    const CallId fetch = engine_.Fetch(session_, {chunks_[n]}, access, Tier::kHost);
+    MoveAll();
+    engine_.Release(session_, {chunks_[n]});
+    return engine_.Answered(fetch);
+  };
+  for (size_t n = 0; n < 5; ++n) ASSERT_TRUE(use(n, Access::kWrite)) << n;
+  ASSERT_TRUE(use(0, Access::kRead));
+  ASSERT_EQ(written_.size(), 2u) << "as many as may be at once";
+  EXPECT_TRUE(use(5, Access::kWrite)) << "the copy of chunk 0 leaves, which is newer";
+  EXPECT_EQ(written_.size(), 2u);
+  EXPECT_FALSE(use(6, Access::kWrite)) << "there is no other";
+}
+
 TEST_F(PacingTest, AWriteThatFailsTakesNothingOfTheBudget) {
   Begin();
   MoveAll();

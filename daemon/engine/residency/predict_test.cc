@@ -1,5 +1,6 @@
 // The engine's decisions from the uses that sessions report.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,14 @@ class PredictTest : public testing::Test, public EngineHarness {
   FetchReply last_;
 };
 
+TEST(CostTest, TheEndOfAnIterationCountsForAllChunks) {
+  ReportCall report;
+  report.moments.emplace_back();
+  const uint64_t before = report.Cost();
+  report.moments[0].ends_iteration = true;
+  EXPECT_EQ(report.Cost(), before + kCostOfAllChunks);
+}
+
 TEST_F(PredictTest, ARepeatedScanKeepsMostOfWhatItHasRoomFor) {
   for (int i = 0; i < 3; ++i) Iterate(Access::kWrite);
   const Bytes before = Inspect().counters.host_to_device;
@@ -89,6 +98,35 @@ TEST_F(PredictTest, ARepeatedScanKeepsMostOfWhatItHasRoomFor) {
   // LRU would promote all eight. Three of four slots serve again; one and its successor pass
   // through.
   EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
+}
+
+TEST(PredictForTwoSessionsTest, WhatEachSessionOfAJobReportsIsLearned) {
+  EngineHarness node({{kChunk * 4}, kChunk * 32, Bytes(0), Limits()});
+  for (uint64_t nth = 1; nth <= 2; ++nth) {
+    const SessionId session = node.Open(1000, "job");
+    MomentReport moment;
+    moment.uses = {{node.Allocate(session, 1)[0], Access::kRead}};
+    moment.ends_iteration = true;
+    node.Post(ReportCall{node.Call(), session, {moment}});
+    EXPECT_EQ(node.Inspect().counters.iterations, nth);
+  }
+}
+
+// Ranks do the same at the same time.
+TEST(PredictForTwoSessionsTest, OfRanksTheFirstIsFollowed) {
+  EngineHarness node({{kChunk * 16}, kChunk * 32, Bytes(0), Limits()});
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    OpenCall open;
+    open.job_name = "job";
+    open.rank = rank;
+    open.ranks = 2;
+    const SessionId session = node.OpenAs(open);
+    MomentReport moment;
+    moment.uses = {{node.Allocate(session, 1)[0], Access::kRead}};
+    moment.ends_iteration = true;
+    node.Post(ReportCall{node.Call(), session, {moment}});
+    EXPECT_EQ(node.Inspect().counters.iterations, 1u) << rank;
+  }
 }
 
 // Once they counted as valid when the device was there again, with other memory.
@@ -181,6 +219,67 @@ TEST_F(PredictFromSsdTest, NothingIsWrittenBackAheadWhereSlotsAreLeft) {
     EndIteration();
   }
   EXPECT_EQ(Inspect().counters.ssd_written, Bytes(0));
+}
+
+// It would be written over what the next power cut goes back to.
+TEST(PredictForADurableJobTest, WhatIsWrittenAheadLeavesTheSlotsThatASnapshotNames) {
+  EngineHarness node({{}, kChunk * 4, kChunk * 32, Limits()});
+  OpenCall open;
+  open.job_name = "job";
+  open.time_to_live = std::chrono::hours(1);
+  open.durable_every = 1;
+  const CallId opening = node.BeginOpenAs(open);
+  const JobId job = std::get<OpenReply>(node.ReplyTo(opening).value).job;
+  const SessionId session = node.last_opened();
+  const std::vector<ChunkId> chunks = node.Allocate(session, 8);
+  std::set<std::pair<StoreId, Bytes>> written;
+  const auto finish = [&] {
+    for (; !node.transfers_.empty(); node.FinishOne()) {
+      const StartTransfer& transfer = node.transfers_.front();
+      if (transfer.kind != Kind::kHostToSsd) continue;
+      written.insert({transfer.store.store, transfer.store.offset});
+    }
+  };
+  const auto iterate = [&] {
+    for (const ChunkId chunk : chunks) {
+      FetchCall fetch{node.Call(), session, Tier::kHost, Access::kWrite, {chunk}};
+      MomentReport moment;
+      moment.name = "m" + std::to_string(chunk.value());
+      moment.uses = {{chunk, Access::kWrite}};
+      fetch.moments = {moment};
+      node.Post(fetch);
+      finish();
+      node.Release(session, {chunk});
+      finish();
+      node.Wait(std::chrono::milliseconds(20));
+      finish();
+    }
+    MomentReport end;
+    end.continues = end.ends_iteration = true;
+    node.Post(ReportCall{node.Call(), session, {end}});
+    finish();
+  };
+  for (int i = 0; i < 3; ++i) iterate();
+  CommitCall commit;
+  commit.call = node.Call();
+  commit.session = session;
+  commit.step = 1;
+  node.Post(commit);
+  finish();
+  const Instant saved_at = node.now();
+  node.Post(SnapshotSaved{job, absl::OkStatus()});
+  ASSERT_EQ(node.CodeOf(commit.call), absl::StatusCode::kOk);
+  const auto saved = std::exchange(written, {});
+  ASSERT_EQ(saved.size(), chunks.size());
+  iterate();
+  TraceCall trace;
+  trace.call = node.Call();
+  node.Post(trace);
+  const std::vector<TracedMove> moves = std::get<TraceReply>(node.ReplyTo(trace.call).value).moves;
+  EXPECT_TRUE(std::any_of(moves.begin(), moves.end(), [&](const TracedMove& move) {
+    return move.reason == MoveReason::kWriteBack && move.start >= saved_at;
+  }));
+  for (const auto& place : written) EXPECT_EQ(saved.count(place), 0u);
 }
 
 TEST_F(PredictFromSsdTest, AStallIsCountedAndTracedByTheTransferThatItWaitedFor) {

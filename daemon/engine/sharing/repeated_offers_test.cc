@@ -153,6 +153,24 @@ TEST_F(RepeatedOffersTest, ALeaseByWhichAChunkWasWrittenIsRevoked) {
   EXPECT_EQ(node_.revokes_.size(), 1u) << "the client remembers it";
 }
 
+TEST_F(RepeatedOffersTest, ALeaseThatIsNotGrantedYetIsNotRevoked) {
+  OfferAll();
+  Settle();
+  Write(a_, 0, 10);
+  Release(a_, 0);
+  FetchCall fetch;
+  fetch.call = node_.Call();
+  fetch.session = a_.session();
+  fetch.tier = Tier::kHost;
+  fetch.access = Access::kRead;
+  fetch.chunks = {a_.chunks()[0]};
+  node_.Post(fetch);
+  ASSERT_FALSE(node_.Answered(fetch.call));
+  node_.revokes_.clear();
+  node_.Wait(std::chrono::milliseconds(100));
+  EXPECT_TRUE(node_.revokes_.empty());
+}
+
 // The client may hold one while it waits for another chunk of the offer.
 TEST_F(RepeatedOffersTest, AnOfferWaitsForNoLease) {
   Lease(a_, 0, Access::kRead);

@@ -40,6 +40,9 @@ absl::Status SessionTable::Connect(const ClientConnected& event, Instant now) {
   session.id = event.session;
   session.uid = event.uid;
   session.groups = event.groups;
+  std::sort(session.groups.begin(), session.groups.end());
+  session.groups.erase(std::unique(session.groups.begin(), session.groups.end()),
+                       session.groups.end());
   session.user = &users_[event.uid];
   ++session.user->sessions;
   session.pid = event.pid;

@@ -74,6 +74,9 @@ struct Session {
   // leases keep them from being offered.
   std::set<ChunkId> to_offer, to_revoke;
   bool repeats_offers = false;  // An offer of the engine's own is under way.
+  // Memory of the device had the only copy of a chunk of its job, and has failed. The session may
+  // compute from that content, so that it writes no chunk that was lost so.
+  bool has_lost_content = false;
   Count leases, waiting_calls;
   std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
   std::set<CallId> evicts;       // Its evictions that are not answered.

@@ -39,6 +39,14 @@ class SessionTableTest : public testing::Test {
   SessionTable table_{SmallLimits()};
 };
 
+// A budget of writes would be taken twice.
+TEST_F(SessionTableTest, AGroupOfASessionIsThereOnce) {
+  ClientConnected client{SessionId(1), 1000, 7};
+  client.groups = {20, 10, 20};
+  ASSERT_TRUE(table_.Connect(client, At(1)).ok());
+  EXPECT_EQ(table_.Find(SessionId(1))->groups, std::vector<uint32_t>({10, 20}));
+}
+
 TEST_F(SessionTableTest, AUserHasItsLimitOfSessionsAndTheNodeToo) {
   ASSERT_TRUE(Connect(1, 1000).ok());
   ASSERT_TRUE(Connect(2, 1000).ok());

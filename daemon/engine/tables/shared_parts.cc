@@ -108,10 +108,4 @@ std::vector<WaitingPart> SharedParts::TakeLate(Instant now) {
   return Take([now](const WaitingPart& waiting) { return now >= waiting.deadline; });
 }
 
-size_t SharedParts::waiting() const {
-  size_t count = 0;
-  for (const auto& [key, part] : parts_) count += part.waiting.size();
-  return count;
-}
-
 }  // namespace memtide

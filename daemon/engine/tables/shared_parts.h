@@ -102,8 +102,6 @@ class SharedParts {
   std::vector<WaitingPart> TakeWaiting(SessionId session);
   std::vector<WaitingPart> TakeLate(Instant now);
 
-  size_t waiting() const;
-
  private:
   template <typename Condition>
   std::vector<WaitingPart> Take(Condition condition);
