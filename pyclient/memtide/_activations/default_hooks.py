@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from memtide._util.origin import is_memtide_s
+
 _hooks = torch._C._autograd
 Function = Callable[..., Any]
 
@@ -43,13 +45,6 @@ def in_checkpoint() -> Iterator[None]:
         yield
     finally:
         _of_checkpoints.pairs.pop()
-
-
-def is_memtide_s(function: Any) -> bool:
-    """Whether a hook, or a class, is memtide's."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return (getattr(function, "__module__", None) or "").startswith("memtide.")
 
 
 def _is_ours(pair: tuple[Function, Function]) -> bool:

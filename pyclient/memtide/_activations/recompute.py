@@ -23,16 +23,16 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 from torch.utils.checkpoint import checkpoint
 
 from memtide._activations import script_choices
 from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
-from memtide._activations.default_hooks import in_checkpoint, is_memtide_s
+from memtide._activations.default_hooks import in_checkpoint
 from memtide._activations.numeric_settings import NumericSettings
+from memtide._util.origin import is_memtide_s
 from memtide._util.program_capture import is_captured
+from memtide._util.script_modes import in_mode_of_script
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -187,11 +187,8 @@ def reason_against_call(module: nn.Module) -> str | None:
         return "it is traced"
     if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return "it runs within a function transform"
-    if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
+    if in_mode_of_script():
         return "it runs within a mode of the script's own"
-    for index in range(torch._C._len_torch_dispatch_stack()):
-        if not is_memtide_s(type(torch._C._get_dispatch_stack_at(index))):
-            return "it runs within a mode of the script's own"
     if has_script_hooks(module):
         return "the script has hooks on it, or on a module in it"
     return None

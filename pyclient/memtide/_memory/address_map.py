@@ -23,7 +23,10 @@ _NONE = range(0)
 def address_of(tensor: torch.Tensor) -> int:
     """The address of the first element; 0: it is not a dense tensor with memory of its own."""
     if type(tensor) in PLAIN_TYPES:
-        return tensor.data_ptr() if is_plain(tensor) else 0
+        try:
+            return tensor.data_ptr() if is_plain(tensor) else 0
+        except RuntimeError:  # A function of torch.func has wrapped it, so that it has no storage.
+            return 0
     if not has_own_memory(tensor):
         return 0
     with torch._C.DisableTorchFunctionSubclass():

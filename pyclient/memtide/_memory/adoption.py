@@ -30,6 +30,7 @@ from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.storage_copies import copy_bytes
 from memtide._memory.storage_memory import is_torchs
 from memtide._memory.tensor_parts import PLAIN_TYPES, has_own_memory, local_part, tensors_in
+from memtide._util.script_modes import without_modes_of_script
 
 
 def storage_users(storage: torch.UntypedStorage) -> int:
@@ -42,14 +43,15 @@ USERS_OF_ONE_TENSOR = storage_users(_lone_tensor.untyped_storage())
 
 @contextlib.contextmanager
 def ordinary_tensors() -> Iterator[None]:
-    """In the block, torch's operations record nothing, and make tensors that can be trained. Under
-    torch.inference_mode they would make others, and a parameter that is pointed to one becomes one:
-    a script may evaluate a model before it trains it."""
+    """In the block, torch's operations record nothing, pass no mode of the script, and make tensors
+    that can be trained. Under torch.inference_mode they would make others, and a parameter that is
+    pointed to one becomes one: a script may evaluate a model before it trains it."""
     # The first of the two turns gradients on. A tensor of a library's class is moved as it lies.
     with (
         torch.inference_mode(False),
         torch.no_grad(),
         torch._C.DisableTorchFunctionSubclass(),
+        without_modes_of_script(),
     ):
         yield
 
@@ -189,6 +191,8 @@ def _may_move(memory: ManagedMemory, tensor: torch.Tensor) -> bool:
     if not has_own_memory(tensor) or tensor.device != memory.addresses.device:
         return False
     if tensor.is_quantized or tensor.is_inference():
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     small = tensor.numel() * tensor.itemsize < SMALLEST_BYTES
     return not small and not memory.addresses.manages(tensor) and tensor.grad_fn is None

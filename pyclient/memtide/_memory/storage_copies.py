@@ -10,6 +10,7 @@ import torch
 from memtide._capi.client import Places
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_layout import have_same_layout
+from memtide._util.script_modes import without_modes_of_script
 
 # Copies to its first tensor, which is dense and has the layout of the second.
 Copy = Callable[[torch.Tensor, torch.Tensor], object]
@@ -35,6 +36,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
+@without_modes_of_script()
 def copy_bytes(
     memory: ManagedMemory,
     source: torch.Tensor,

@@ -27,6 +27,12 @@ class DeferredUpdate:
         return [local_part(p) for p in self.arguments["params"]]
 
     @property
+    def written(self) -> list[torch.Tensor]:
+        """The parameters, and their states."""
+        states = (state for name in self.form.states for state in self.arguments[name])
+        return [*self.parameters, *(local_part(state) for state in states if state is not None)]
+
+    @property
     def pairs(self) -> list[tuple[torch.Tensor, Update]]:
         """Each parameter and its update."""
         return list(zip(self.parameters, self.updates, strict=True))

@@ -36,6 +36,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from memtide._checkpoint.safetensors_file import Checkpoint
@@ -199,6 +200,9 @@ class OffloadedSteps:
         with self._in_parts:
             if self.allowed:
                 self.parts.run([pair for deferred in updates for pair in deferred.pairs])
+                # As torch's functions do: a graph that has saved a parameter of before is no good
+                # now, and a script may ask a state whether it has changed.
+                increment_version([t for deferred in updates for t in deferred.written])
                 return
         _redo(updates)  # Another thread trains since they were deferred.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+from memtide._util.script_modes import without_modes_of_script
 
 
 class NotFinite(Exception):
@@ -35,7 +36,7 @@ class Undo:
         which `wanted` is true."""
         steps = [form.steps] if form.steps is not None else []
         names = ["params", *form.states, *form.single_numbers, *steps]
-        with torch.no_grad():
+        with torch.no_grad(), without_modes_of_script():
             for values in (part[name] for name in names):
                 for parameter, value in zip(part["params"], values, strict=False):
                     if not wanted(parameter if value is None else value):
@@ -47,14 +48,15 @@ class Undo:
 
     def count(self, form: FunctionalSignature, part: Arguments) -> None:
         """Counts the infinite and NaN elements of the gradients that one call is about to use."""
-        for gradient in part[form.gradients]:
-            dense = gradient.coalesce().values() if gradient.is_sparse else gradient
-            self.non_finite += int((~torch.isfinite(dense)).sum())
+        with without_modes_of_script():
+            for gradient in part[form.gradients]:
+                dense = gradient.coalesce().values() if gradient.is_sparse else gradient
+                self.non_finite += int((~torch.isfinite(dense)).sum())
 
     def undo(self, states: dict[torch.Tensor, dict[str, Any]]) -> None:
         """Restores the copied tensors, and removes states that the call has created from `states`,
         the optimizer's."""
-        with torch.no_grad():
+        with torch.no_grad(), without_modes_of_script():
             for value, before in reversed(self._before):
                 value.copy_(before)
         for parameter in self._born:

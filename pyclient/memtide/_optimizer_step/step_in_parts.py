@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from memtide._capi.client import Kind
@@ -87,8 +86,6 @@ class StepInParts:
             if self.has_ranks and versions != self._versions(kinds):
                 raise Written
             self._commit_unwritten(shadows, versions)
-            # As torch's functions do: a graph that has saved a parameter of before is no good now.
-            increment_version([parameter for parameter, _ in stepped])
         except BaseException:
             self.speculative.forget()
             self.shadows.free()

@@ -23,6 +23,7 @@ from memtide._optimizer_step.torch_options import (
     argument_of,
     number_of,
 )
+from memtide._util.script_modes import in_mode_of_script
 from memtide.optim._adamw import AdamW
 from memtide.optim._lion import Lion
 
@@ -138,7 +139,8 @@ def torch_options_of(
         if number is None:
             return None
         numbers.append((name, number))
-    if _needs_gradients_of_step(arguments):
+    # The threads that make parts have no mode that the script has entered.
+    if _needs_gradients_of_step(arguments) or in_mode_of_script():
         return None
     modes = float_modes.present()
     if has_plain_bits and modes != float_modes.DEFAULT and torch.get_num_threads() > 1:

@@ -22,6 +22,7 @@ from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.op_schema import run, touches_none
 from memtide._torch_hooks.own_mode import OwnMode
+from memtide._util.script_modes import without_modes_of_script
 
 _NO_PLACES = Places(())
 _NO_BACKWARD = -1
@@ -68,6 +69,7 @@ class OversizedOperandsMode(OwnMode):
             return value
         return self._copy_of(value)
 
+    @without_modes_of_script()
     def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor over ordinary memory with the elements and strides of a managed one."""
         memory, ledger = self._memory, self._memory.ledger

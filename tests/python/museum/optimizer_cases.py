@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -11,12 +12,13 @@ from memtide._memory.adoption import adopt_state_of
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import tensors_in
-from memtide._optimizer_step import offloaded_step, step_in_parts
+from memtide._optimizer_step import offloaded_step, torch_functional
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 from memtide._optimizer_step.torch_options import TorchOptions
 from memtide._torch_hooks.around_step import stepped_states
 from museum import STEPS, Case, Results, adamw, batch, network, values
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def rates_of_groups_and_of_a_schedule() -> Results:
@@ -53,6 +55,40 @@ def options_as_at_first(patch: pytest.MonkeyPatch) -> None:
         return first[0]
 
     patch.setattr(offloaded_step, "torch_options_of", of_the_first_call)
+
+
+class _Coarse(TorchDispatchMode):
+    """Numbers of few bits, as formats of them are emulated."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.addcdiv_.default:
+            result.copy_(result.to(torch.bfloat16))
+        elif func is torch.ops.aten._foreach_addcdiv_.ScalarList:
+            for tensor in args[0]:
+                tensor.copy_(tensor.to(torch.bfloat16))
+        return result
+
+
+def steps_in_a_mode_of_the_script() -> Results:
+    """Each second step is made in numbers of few bits."""
+    model = network()
+    optimizer = adamw(model)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean()
+        loss.backward()
+        with _Coarse() if step % 2 else contextlib.nullcontext():
+            optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *values(model, optimizer)]
+
+
+def parts_in_no_mode(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch_functional, "in_mode_of_script", lambda: False)
 
 
 def resumed_from_a_checkpoint() -> Results:
@@ -144,14 +180,35 @@ def a_graph_of_weights_before_the_step() -> Results:
     return [*losses, torch.tensor(refused), *values(model, optimizer)]
 
 
+def a_value_kept_by_the_version_of_a_state() -> Results:
+    """The rate follows a moment, whose mean is computed anew when its version has changed."""
+    model = network()
+    optimizer = adamw(model)
+    losses = []
+    version, mean = -1, 0.0
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean()
+        loss.backward()
+        moment = optimizer.state[model[0].weight].get("exp_avg_sq")
+        if moment is not None and moment._version != version:
+            version, mean = moment._version, moment.mean().item()
+        optimizer.param_groups[0]["lr"] = 0.01 / (1 + 1e6 * mean)
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *values(model, optimizer)]
+
+
 def steps_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A step in parts leaves the versions of the parameters as they were."""
-    patch.setattr(step_in_parts, "increment_version", lambda _: None)
+    patch.setattr(offloaded_step, "increment_version", lambda _: None)
 
 
 CASES = [
     Case(rates_of_groups_and_of_a_schedule, options_as_at_first),
+    Case(steps_in_a_mode_of_the_script, parts_in_no_mode),
     Case(resumed_from_a_checkpoint, states_that_begin_again),
     Case(momentum_that_begins_late, no_state_is_fresh),
     Case(a_graph_of_weights_before_the_step, steps_that_are_not_counted),
+    Case(a_value_kept_by_the_version_of_a_state, steps_that_are_not_counted),
 ]

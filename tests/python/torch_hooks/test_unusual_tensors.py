@@ -220,9 +220,26 @@ def _held() -> Results:
     return [*(t.as_subclass(torch.Tensor) for t in plain), *(b.clone() for b in model.buffers())]
 
 
+def _functional() -> Results:
+    """A function of torch.func wraps parameters and buffers, before and after a first step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH))
+    x = torch.randn(8, WIDTH)
+
+    def loss(parameters: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, (parameters, buffers), (x,)).square().mean()
+
+    def gradients() -> Results:
+        named, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        return [gradient.clone() for gradient in torch.func.grad(loss)(named, buffers).values()]
+
+    return [*gradients(), *_train(model), *gradients()]
+
+
 SCRIPTS = [
     *(_parked, _halved, _resized_gradients, _swapped, _traced, _nested),
-    *(_own_classes, _held),
+    *(_own_classes, _held, _functional),
 ]
 
 

@@ -16,6 +16,7 @@ import torch
 
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._telemetry.observer import Observer
+from memtide._util.script_modes import in_mode_of_script
 
 
 def in_groups(
@@ -26,7 +27,8 @@ def in_groups(
     @functools.wraps(update)
     def grouped(params: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         ledger = memory.ledger
-        if not ledger.active or not memory.addresses.here:
+        # A mode of the script may draw random numbers, say, in the order of the operations.
+        if not ledger.active or not memory.addresses.here or in_mode_of_script():
             update(params, *args, **kwargs)
             return
         values = [params, *args, *kwargs.values()]

@@ -26,6 +26,7 @@ from memtide._torch_hooks.op_schema import (
     touched_by,
 )
 from memtide._torch_hooks.own_mode import OwnMode
+from memtide._util.script_modes import without_modes_of_script
 
 _aten = torch.ops.aten
 _LIKE_OPERATIONS: dict[Any, Callable[..., torch.Tensor]] = {
@@ -78,13 +79,15 @@ class StepDispatchMode(OwnMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> torch.Tensor:
         source = args[0]
-        shadow = torch.empty_strided(
-            source.size(), source.stride(), dtype=source.dtype, device="meta"
-        )
         layout = {key: kwargs[key] for key in ("dtype", "memory_format") if key in kwargs}
         row = self._born[source.data_ptr()]
         self._born[source.data_ptr()] += 1
-        born = self._memory.allocator.state(_aten.empty_like.default(shadow, **layout), row, source)
+        with without_modes_of_script():
+            shadow = torch.empty_strided(
+                source.size(), source.stride(), dtype=source.dtype, device="meta"
+            )
+            shadow = _aten.empty_like.default(shadow, **layout)
+            born = self._memory.allocator.state(shadow, row, source)
         if self._memory.ledger.active and not self._memory.ledger.strict:
             places_of = self._addresses.element_places
             self._window.need(set(places_of(source)), set(places_of(born)))
