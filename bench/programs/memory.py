@@ -1,7 +1,9 @@
-"""Runs a program and measures the memory of its process and of the daemon that it starts.
+"""Runs a program and measures the memory of its process and of the daemon that it starts; of a
+launcher, that of its ranks, too.
 
-The memory that counts is that of docs/budget.md: anonymous memory of both processes, and shared
-memory once, as both map the same pages of the pool. Data loaders and other children do not count.
+The memory that counts is that of docs/budget.md: anonymous memory of all these processes, and
+shared memory once, as they map the same pages of the pool. Data loaders and other children do not
+count.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 _DAEMON = "memtided"
 _READ_EVERY_S = 0.005
-_FIND_EVERY = 20  # Readings between two looks for a daemon.
+_FIND_EVERY = 20  # Readings between two looks for daemons and ranks.
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,19 @@ class Run:
 
 
 def run(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], most_seconds: float
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    most_seconds: float,
+    *,
+    is_launcher: bool = False,
 ) -> Run:
-    """Runs a command in `folder`, in which its output goes to two files."""
+    """Runs a command in `folder`, in which its output goes to two files. `is_launcher`: its
+    children are ranks."""
     began = time.monotonic()
     out, err = folder / "stdout.txt", folder / "stderr.txt"
     peak_bytes, readings = 0, 0
-    daemons: list[int] = []
+    others: list[int] = []
     with out.open("wb") as output, err.open("wb") as errors:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=errors
@@ -44,9 +52,9 @@ def run(
         try:
             while process.poll() is None and time.monotonic() - began < most_seconds:
                 if readings % _FIND_EVERY == 0:
-                    daemons = daemons_of(process.pid)
+                    others = children_of(process.pid, "" if is_launcher else _DAEMON)
                 readings += 1
-                peak_bytes = max(peak_bytes, used_bytes([process.pid, *daemons]))
+                peak_bytes = max(peak_bytes, used_bytes([process.pid, *others]))
                 time.sleep(_READ_EVERY_S)
             status = process.poll()
         finally:
@@ -74,12 +82,12 @@ def _resident(pid: int) -> tuple[int, int]:
     return sizes["RssAnon"], sizes["RssShmem"]
 
 
-def daemons_of(pid: int) -> list[int]:
-    """The children of a process that are daemons."""
+def children_of(pid: int, name: str) -> list[int]:
+    """The children of a process that have this name, or any if it is empty."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                if Path(f"/proc/{child}/comm").read_text().strip() == _DAEMON:
+                if name in ("", Path(f"/proc/{child}/comm").read_text().strip()):
                     found.append(int(child))
     return found

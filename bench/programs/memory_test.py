@@ -47,7 +47,8 @@ class MemoryTest(unittest.TestCase):
         pipe = subprocess.PIPE
         with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=pipe, stdout=pipe) as script:
             self.assertEqual(sorted(script.stdout.read(3)), sorted(b"002"))
-            (daemon,) = memory.daemons_of(script.pid)
+            (daemon,) = memory.children_of(script.pid, "memtided")
+            self.assertEqual(len(memory.children_of(script.pid, "")), 2)
             alone_bytes = memory.used_bytes([script.pid])
             both_bytes = memory.used_bytes([script.pid, daemon])
             script.stdin.close()

@@ -1,10 +1,13 @@
 """Trains programs that were not written for memtide in a quarter of their memory.
 
-    bench/programs/programs [--only NAME...] [--checkouts DIR] [--in-cgroup] [--json FILE]
+    bench/programs/programs [--only NAME...] [--checkouts DIR] [--in-cgroup] [--ranks N]
+                            [--json FILE]
 
 Each runs plain, which shows its peak, then under `memtide run` with a budget of what
 `import torch` takes and a quarter of what the peak has above that. With --in-cgroup the budget is
 the limit of a memory cgroup, and `memtide run` has no flag that says so: what exceeds it is killed.
+With --ranks, torchrun starts N ranks of the program in such a cgroup, with the node's daemon
+outside of it.
 Exits 0 if all that ran trained within their budgets, with plain torch's losses.
 """
 
@@ -27,6 +30,7 @@ from limited_cgroup import ENTER, NoCgroup, limited_cgroup
 from programs import PROGRAMS, Program
 from results import Result, apart_by, verdict
 from rich.console import Console
+from stepping_script import node_daemon
 from table import show
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +47,13 @@ _ALLOCATOR_UNDER_A_BUDGET = {
 class Runner:
     """Runs programs one after another in folders of their own."""
 
-    def __init__(self, checkouts: Path | None, scratch: Path, *, in_cgroup: bool) -> None:
+    def __init__(
+        self, checkouts: Path | None, scratch: Path, *, in_cgroup: bool, ranks: int
+    ) -> None:
         self._checkouts = checkouts
         self._in_cgroup = in_cgroup
+        self._ranks = ranks
+        self._launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
         self._scratch = scratch
         self._environment = {
             **os.environ,
@@ -72,13 +80,14 @@ class Runner:
             result.was_run = False
             result.failure = f"no checkout of {where.repository}"
             return result
-        plain = self._run(program.arguments, self._folder(program))
+        plain = self._run([*self._launch(), *program.arguments], self._folder(program))
         result.plain_peak_bytes, result.plain_seconds = plain.peak_bytes, plain.seconds
-        result.plain_losses = losses(program, plain)
+        result.plain_losses = self._losses(program, plain)
         result.failure = failure_of(plain, "plain")
         if result.failure:
             return result
-        base_bytes = self.import_bytes()
+        # The launcher imports torch, too.
+        base_bytes = self.import_bytes() * (1 if self._ranks == 1 else self._ranks + 1)
         result.budget_bytes = base_bytes + (plain.peak_bytes - base_bytes) // _QUARTER
         self._train_in_budget(program, result)
         return result
@@ -91,14 +100,17 @@ class Runner:
         arguments += [f"--ssd-dir={folder / 'ssd'}"]
         budget_bytes = result.budget_bytes or 0
         with contextlib.ExitStack() as stack:
+            if self._ranks > 1:
+                node = stack.enter_context(node_daemon(folder / "ssd", ssd_pool="8GiB"))
+                arguments = ["-m", "memtide", "run", f"--socket-dir={node}"]
             if self._in_cgroup:
                 group = stack.enter_context(limited_cgroup(budget_bytes))
                 arguments = ["-c", ENTER, str(group.path), *arguments]
             else:
                 arguments += ["--device=none", f"--host-memory={budget_bytes}"]
-            ours = self._run([*arguments, *program.arguments], folder)
+            ours = self._run([*arguments, *self._launch(), *program.arguments], folder)
         result.measured_bytes, result.seconds = ours.peak_bytes, ours.seconds
-        result.losses = losses(program, ours)
+        result.losses = self._losses(program, ours)
         if stats.exists():
             budget = json.loads(stats.read_text(encoding="utf-8")).get("budget", {})
             result.most_used_bytes = budget.get("host_most_used_bytes")
@@ -113,9 +125,18 @@ class Runner:
         some kernels round otherwise at other addresses."""
         for _ in range(_PLAIN_REPEATS):
             folder = self._folder(program)
-            again = self._run(program.arguments, folder, _ALLOCATOR_UNDER_A_BUDGET)
-            apart = apart_by(result.plain_losses, losses(program, again))
+            arguments = [*self._launch(), *program.arguments]
+            again = self._run(arguments, folder, _ALLOCATOR_UNDER_A_BUDGET)
+            apart = apart_by(result.plain_losses, self._losses(program, again))
             result.plain_apart = max(result.plain_apart, apart or 0.0)
+
+    def _launch(self) -> list[str]:
+        return self._launcher if self._ranks > 1 else []
+
+    def _losses(self, program: Program, run: memory.Run) -> list[str]:
+        # Some log to standard error. Ranks print in any order.
+        found = re.findall(program.losses, run.output + run.errors, re.MULTILINE)
+        return sorted(found) if self._ranks > 1 else found
 
     def _folder(self, program: Program) -> Path:
         """A new folder with the program's data, and with its checkout, if it has one."""
@@ -132,12 +153,8 @@ class Runner:
     ) -> memory.Run:
         command = [sys.executable, *arguments]
         environment = {**self._environment, **(more or {})}
-        return memory.run(command, folder, environment, _MOST_SECONDS)
-
-
-def losses(program: Program, run: memory.Run) -> list[str]:
-    # Some log to standard error.
-    return re.findall(program.losses, run.output + run.errors, re.MULTILINE)
+        is_launcher = self._ranks > 1
+        return memory.run(command, folder, environment, _MOST_SECONDS, is_launcher=is_launcher)
 
 
 def failure_of(run: memory.Run, how: str) -> str:
@@ -162,6 +179,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--in-cgroup", action="store_true", help="the budget is a cgroup's limit, without a flag"
     )
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="ranks in a cgroup")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
     return parser.parse_args()
 
@@ -171,7 +189,10 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     results = []
     with tempfile.TemporaryDirectory(prefix="programs.") as scratch:
-        runner = Runner(arguments.checkouts, Path(scratch), in_cgroup=arguments.in_cgroup)
+        in_cgroup = arguments.in_cgroup or arguments.ranks > 1
+        runner = Runner(
+            arguments.checkouts, Path(scratch), in_cgroup=in_cgroup, ranks=arguments.ranks
+        )
         for program in PROGRAMS:
             if program.name in arguments.only:
                 try:
