@@ -283,7 +283,7 @@ TEST(PredictForADurableJobTest, WhatIsWrittenAheadLeavesTheSlotsThatASnapshotNam
 }
 
 TEST_F(PredictFromSsdTest, AStallIsCountedAndTracedByTheTransferThatItWaitedFor) {
-  constexpr Duration kStall = std::chrono::milliseconds(20);
+  static constexpr Duration kStall = std::chrono::milliseconds(20);
   Report({Moment("first")});  // A trace begins with a moment.
   const auto stall_on = [this](ChunkId chunk) {
     const CallId fetch = Fetch(session_, {chunk}, Access::kWrite, tier_);
