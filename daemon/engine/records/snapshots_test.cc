@@ -168,19 +168,6 @@ TEST(SnapshotsOfOneJobTest, AStepThatIsCommittedWhileAnotherIsSavedIsSavedAtTheE
   EXPECT_EQ(node.saved().begin()->second.job.committed_step, 3u);
 }
 
-TEST(SnapshotsOfOneJobTest, AFailedSnapshotAtTheEndIsNotTriedForEver) {
-  DurableNode node(SmallHost());
-  const SessionId session = node.OpenDurable("job", 2);
-  StepTraining training(&node, session);
-  training.Step(1);
-  node.Post(CloseCall{node.Call(), session});
-  for (int i = 0; i < 100 && !node.SavesNow(); ++i) node.Advance();
-  ASSERT_TRUE(node.SavesNow());
-  node.FinishOne(absl::InternalError("EIO"));
-  for (int i = 0; i < 100; ++i) node.Advance();
-  EXPECT_TRUE(node.saved().empty());
-}
-
 // A commit that waits for the drive does not wait for chunks that the script frees or writes
 // meanwhile.
 TEST(SnapshotsOfOneJobTest, ChunksThatAreFreedOrWrittenMeanwhileAreNotWaitedFor) {
