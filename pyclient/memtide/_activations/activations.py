@@ -68,6 +68,7 @@ class Activations(StepPhase):
         self._most_bytes = allowance()
         self._storages = KeptStorages()
         self.moved_bytes = 0  # In all.
+        self.has_no_room = False  # Chunks have refused a move in this iteration, the latest one.
         self._move_s = 0.0  # Spent in copies to chunks, in all.
         self._ended = Moves(0, 0.0)  # All moves up to the end of the last iteration.
         self._chosen = chosen
@@ -155,6 +156,7 @@ class Activations(StepPhase):
 
     def end_iteration(self) -> None:
         """An optimizer has stepped."""
+        self.has_no_room = False
         self._asked_at_bytes = self._storages.bytes
         self._most_bytes = self._allowance()
         self._memory.pressure.end_activations()
@@ -237,7 +239,9 @@ class Activations(StepPhase):
                 target = self._new_activation(size_bytes, choice)
                 copy_bytes(self._memory, tensor, target)
             except ResourceExhausted:
+                self.has_no_room = True
                 return None
+        self.has_no_room = False
         self.moved_bytes += size_bytes
         self._move_s += time.monotonic() - began_s
         return target.untyped_storage()

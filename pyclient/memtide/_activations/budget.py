@@ -31,7 +31,7 @@ from memtide._activations.profile import ActivationProfile
 from memtide._capi.client import Client
 from memtide._daemon.connect import Connection
 from memtide._daemon.free_memory import FreeMemory
-from memtide._daemon.memory_budget import MemoryBudget, least_host_bytes
+from memtide._daemon.memory_budget import MemoryBudget, cgroup_leaves_bytes, least_host_bytes
 from memtide._telemetry import process_memory
 from memtide._telemetry.observer import Observer, Passing
 from memtide._util import heap
@@ -45,6 +45,11 @@ UNLIMITED_BYTES = 2**62
 _READING_VALID_S, _MOST_READING_VALID_S = 0.005, 0.05
 _FILLED_PER_S = {"host": 16 * 2**30, "GPU": 128 * 2**30}
 _DAEMON_READING_VALID_S = 0.05
+# Reading a cgroup takes a millisecond.
+_CGROUP_READING_VALID_S = 0.25
+# Beyond a cgroup's budget there is a 16th of its limit. Activations for which chunks have no room
+# may use this part of the budget of it, and those that are in use at once the larger one.
+_OVER, _OVER_AT_ONCE = 1 / 32, 7 / 128
 _SMALL_RISE_BYTES = 4 * 2**20
 # And where no limit is set, as then most scripts come nowhere near.
 _FREE_VALID_S = 1.0
@@ -64,6 +69,10 @@ class Keeper(Protocol):
     @property
     def kept_bytes(self) -> int:
         """Bytes of them in the script's own memory now."""
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether one was to leave in this iteration, and chunks had no room for it since."""
 
     def open_here(self) -> bool:
         """Begins in this thread, unless the script has hooks of its own now; returns whether."""
@@ -123,6 +132,7 @@ class Budget:
         # A lower bound of the script's own bytes, at its peak in this iteration.
         self._surely_own_bytes = self._kept_before_bytes = 0
         self._daemon_valid_until_s = self._valid_until_s = self._next_trim_s = float("-inf")
+        self._cgroup_valid_until_s = float("-inf")
         self._returns_blocks = False
         self._lock = threading.Lock()
 
@@ -224,8 +234,8 @@ class Budget:
             return None
         return {
             "host_source": self.limits.host_source if self._free is None else "what is free",
-            **_limit_as_json("host", self._host),
-            **_limit_as_json("device", self._device),
+            **_limit_as_json("host", self._host, self.limits.host_bytes),
+            **_limit_as_json("device", self._device, self.limits.device_bytes),
             "activations": self._activations.as_json() if self._activations is not None else {},
         }
 
@@ -248,8 +258,19 @@ class Budget:
         if self._free is not None:
             # Others take and give back, and chunks come: the limit follows.
             limit.bytes = reading.used_bytes + self._free.left_bytes()
+        elif self.limits.is_of_cgroup and now_s >= self._cgroup_valid_until_s:
+            self._cgroup_valid_until_s = now_s + _CGROUP_READING_VALID_S
+            self._follow_cgroup(limit, reading.used_bytes)
         limit.note(reading)
         self._check_least(limit, reading.own_bytes, reading.fixed_bytes)
+        self._check_room(limit, reading)
+
+    def _follow_cgroup(self, limit: Limit, used_bytes: int) -> None:
+        """Its limit may be lowered, and others there may take more."""
+        begun_bytes = self.limits.host_bytes
+        assert begun_bytes is not None
+        left_bytes = cgroup_leaves_bytes(used_bytes)
+        limit.bytes = begun_bytes if left_bytes is None else min(begun_bytes, left_bytes)
 
     def _check_least(self, limit: Limit, own_bytes: int, fixed_bytes: int) -> None:
         if self._free is not None:
@@ -267,6 +288,25 @@ class Budget:
             f"{format_size(fixed_bytes)} for the daemon, the least is "
             f"{format_size(least_bytes)}. Allow more with --host-memory, or let the script hold "
             "less: a smaller batch, or less data in memory"
+        )
+
+    def _check_room(self, limit: Limit, reading: Reading) -> None:
+        """Beyond a cgroup's limit the kernel kills."""
+        activations, over = self._activations, reading.used_bytes / max(1, limit.bytes) - 1
+        if activations is None or not self.limits.is_of_cgroup or over <= _OVER:
+            return
+        leaving = f"the {format_size(reading.kept_bytes)} of activations that are to leave"
+        if activations.has_no_room:
+            why = f"chunks have no room for {leaving}. Give them more with --ssd-pool, or with "
+            why += "--ssd-dir on a larger drive, or save less: a smaller batch"
+        elif over > _OVER_AT_ONCE and reading.pool_bytes <= self._least_host_pool_bytes:
+            why = f"the host pool is at its smallest, and {leaving} are in use. Raise the limit, "
+            why += "or use less at once: a smaller batch, or shorter sequences"
+        else:
+            return
+        raise ResourceExhausted(
+            f"the script and memtide use {format_size(reading.used_bytes)}, and "
+            f"{self.limits.host_source} leaves them {format_size(limit.bytes)}: {why}"
         )
 
     def _read_host(self, kept_bytes: int, now_s: float) -> Reading:
@@ -371,11 +411,11 @@ class Sampling(Passing):
         super().end_iteration()
 
 
-def _limit_as_json(name: str, limit: Limit | None) -> dict[str, int]:
+def _limit_as_json(name: str, limit: Limit | None, begun_bytes: int | None) -> dict[str, int]:
     if limit is None:
         return {}
     return {
-        f"{name}_bytes": limit.bytes,
+        f"{name}_bytes": limit.bytes if begun_bytes is None else begun_bytes,
         f"{name}_most_used_bytes": limit.most_used_bytes,
         f"{name}_most_own_bytes": limit.most_own_bytes,
         f"{name}_allowance_bytes": limit.allowance_bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memtide._daemon.memory_cgroup import tightest_limit
+from memtide._daemon.memory_cgroup import own_bytes, tightest_limit
 from memtide._daemon.private_daemon import Pools
 from memtide._util.sizes import format_size
 from memtide.errors import UsageError
@@ -42,6 +42,11 @@ class MemoryBudget:
     # GPU, if they have one. 0: the limits above hold, or none.
     sharing_what_is_free: int = 0
 
+    @property
+    def is_of_cgroup(self) -> bool:
+        """Whether `host_bytes` is what a cgroup's limit leaves, and no flag's value."""
+        return self.host_bytes is not None and self.host_source != _HOST_FLAG
+
     def named(self) -> bool:
         """Whether there is any limit."""
         return self.device_bytes is not None or self.host_bytes is not None
@@ -72,21 +77,35 @@ class MemoryBudget:
         if self.host_bytes is not None:
             left_bytes = self.host_bytes - _TORCH_BYTES - _DAEMON_BYTES
             pools = replace(pools, host_bytes=_pool_bytes(left_bytes))
-            if self.host_source == _HOST_FLAG:  # The daemon finds a cgroup's limit itself.
+            if not self.is_of_cgroup:  # The daemon finds a cgroup's limit itself.
                 pools = replace(pools, memory_limit_bytes=self.host_bytes)
         return pools
 
 
 def budget_of_cgroup(pools: Pools, root: Path = Path("/")) -> MemoryBudget:
-    """The budget that the limit of this process's cgroup sets, less a margin; without a limit, or
-    where `pools` has sizes of memory, an empty one. `root`: as in `tightest_limit`."""
+    """The budget that the limit of this process's cgroup sets: less what others there have, and
+    less a margin. Without a limit, or where `pools` has sizes of memory, an empty one. `root`: as
+    in `tightest_limit`."""
     limit = tightest_limit(root)
     if limit is None or pools.host_bytes is not None or pools.device_bytes is not None:
         return MemoryBudget()
-    host_bytes = limit.free_bytes - limit.limit_bytes // _MARGIN
+    # Memory that the process has already is a part of its budget.
+    left_bytes = min(limit.limit_bytes, limit.free_bytes + own_bytes(root))
+    host_bytes = left_bytes - limit.limit_bytes // _MARGIN
     if host_bytes < _least_bytes(_TORCH_BYTES + _DAEMON_BYTES):
         return MemoryBudget()  # The script may need no torch, and the daemon checks its own needs.
     return MemoryBudget(host_bytes=host_bytes, host_source=f"the limit of cgroup {limit.path}")
+
+
+def cgroup_leaves_bytes(used_bytes: int, root: Path = Path("/")) -> int | None:
+    """The bytes that the limit of this process's cgroup leaves to it and its daemon now, which
+    use `used_bytes`. None: there is no limit any more. `root`: as in `tightest_limit`."""
+    limit = tightest_limit(root)
+    if limit is None:
+        return None
+    # Page tables and what is being written are among what others use, and in the margin.
+    others_bytes = limit.used_bytes - used_bytes
+    return limit.limit_bytes - max(others_bytes, limit.limit_bytes // _MARGIN)
 
 
 def least_host_bytes(used_bytes: int) -> int:

@@ -15,6 +15,7 @@ class _Interface:
     limit: str
     usage: str
     cache: tuple[str, ...]  # Keys of memory.stat: page cache, which the kernel reclaims.
+    kernel: str = ""  # The kernel's memory for the processes, most of it caches of files' names.
 
 
 _V1 = _Interface(
@@ -22,8 +23,14 @@ _V1 = _Interface(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
+    "memory.kmem.usage_in_bytes",
 )
-_V2 = _Interface("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
+_V2 = _Interface(
+    "sys/fs/cgroup",
+    "memory.max",
+    "memory.current",
+    ("inactive_file", "active_file", "slab_reclaimable"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,12 @@ def tightest_limit(root: Path = Path("/")) -> CgroupLimit | None:
         if limit.limit_bytes < most * 1024
     ]
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
+
+
+def own_bytes(root: Path = Path("/")) -> int:
+    """Anonymous memory of this process. `root`: as in `tightest_limit`."""
+    status = root / "proc/self/status"
+    return (_number_after("RssAnon:", status) or 0) * 1024
 
 
 def machine_bytes(root: Path = Path("/")) -> tuple[int, int]:
@@ -87,6 +100,9 @@ def _limits_of(root: Path, interface: _Interface, group: Path) -> list[CgroupLim
             continue
         stat = root / mounted / "memory.stat"
         cache = sum(_number_after(key, stat) or 0 for key in interface.cache)
+        if interface.kernel:
+            kernel = _text(root / mounted / interface.kernel).strip()
+            cache += int(kernel) if kernel.isdecimal() else 0
         limits.append(CgroupLimit(f"/{mounted}", int(limit), max(0, int(usage) - cache)))
     return limits
 

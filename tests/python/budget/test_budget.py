@@ -33,6 +33,8 @@ class Machine:
         self.own_bytes = 300 * _MIB
         self.daemon = process_memory.Resident(10 * _MIB, 400 * _MIB)
         self.kept_bytes = 0
+        self.has_no_room = False
+        self.cgroup_leaves_bytes: int | None = None
         self.rise_bytes = 0  # The rise in use between the last reading and this one.
         self.freed_bytes = 0  # Bytes of the script's own memory that the allocator keeps.
         self.now_s = 100.0
@@ -63,6 +65,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         "resident_of",
         lambda pid: machine.daemon if pid == _DAEMON_PID else process_memory.Resident(),
     )
+    monkeypatch.setattr(budgets, "cgroup_leaves_bytes", lambda _: machine.cgroup_leaves_bytes)
     monkeypatch.setattr(budgets.time, "monotonic", lambda: machine.now_s)
     monkeypatch.setattr(heap, "return_freed_blocks", machine.return_memory)
     monkeypatch.setattr(heap, "trim", machine.return_memory)
@@ -225,6 +228,73 @@ def test_what_the_script_needs_itself_ends_the_run_with_both_numbers(machine: Ma
     )
     with pytest.raises(ResourceExhausted, match=message):
         budget.allowance_bytes()
+
+
+def test_a_cgroup_that_leaves_less_than_at_first_makes_the_budget_smaller(machine: Machine) -> None:
+    limits = MemoryBudget(host_bytes=_HOST, host_source="the limit of X")
+    budget = make(machine, limits, host_client())
+    before = budget.allowance_bytes()
+    for leaves, less_mib in ((_HOST - 160 * _MIB, 140), (_HOST + _MIB, 0), (None, 0)):
+        machine.cgroup_leaves_bytes = leaves
+        later(machine)
+        # The slack is an 8th of the budget.
+        assert budget.allowance_bytes() == before - less_mib * _MIB
+    machine.cgroup_leaves_bytes = _MIB
+    later(machine)
+    with pytest.raises(ResourceExhausted, match="the limit of X is 1.00 MiB"):
+        budget.sample()
+    described = budget.as_json()
+    assert described is not None
+    assert described["host_bytes"] == _HOST, "as the run began"
+
+
+def test_a_budget_of_a_flag_does_not_follow_the_cgroup(machine: Machine) -> None:
+    budget = make(machine, MemoryBudget(host_bytes=_HOST), host_client())
+    before = budget.allowance_bytes()
+    machine.cgroup_leaves_bytes = _MIB
+    later(machine)
+    assert budget.allowance_bytes() == before
+
+
+@pytest.mark.parametrize("source", ["--host-memory", "the limit of X"])
+def test_activations_for_which_chunks_have_no_room_end_the_run_before_the_kernel_does(
+    source: str, machine: Machine
+) -> None:
+    limits = MemoryBudget(host_bytes=_HOST, host_source=source)
+    budget = make(machine, limits, host_client(chunk_bytes=2 * _MIB))
+    machine.kept_bytes = machine.own_bytes = _HOST + _HOST // 32 - 410 * _MIB
+    budget.sample()
+    machine.has_no_room = True
+    later(machine)
+    budget.sample()
+    machine.kept_bytes += _MIB
+    machine.own_bytes += _MIB
+    later(machine)
+    if source == "--host-memory":  # The kernel does not know it.
+        budget.sample()
+        return
+    with pytest.raises(ResourceExhausted, match="chunks have no room .* with --ssd-pool"):
+        budget.sample()
+
+
+@pytest.mark.parametrize("pool_mib", [150, 151])
+def test_activations_in_use_end_the_run_once_the_pool_cannot_shrink(
+    pool_mib: int, machine: Machine
+) -> None:
+    limits = MemoryBudget(host_bytes=_HOST, host_source="the limit of X")
+    budget = make(machine, limits, host_client(chunk_bytes=2 * _MIB))  # 150 MiB of the pool stay.
+    machine.daemon = process_memory.Resident(10 * _MIB, pool_mib * _MIB)
+    machine.own_bytes = _HOST + _HOST * 7 // 128 - (10 + pool_mib) * _MIB
+    machine.kept_bytes = machine.own_bytes - 300 * _MIB
+    budget.sample()
+    machine.own_bytes += _MIB
+    machine.kept_bytes += _MIB
+    later(machine)
+    if pool_mib > 150:
+        budget.sample()
+        return
+    with pytest.raises(ResourceExhausted, match="pool is at its smallest, .* a smaller batch"):
+        budget.sample()
 
 
 def test_without_an_ssd_the_whole_pool_stays(machine: Machine) -> None:

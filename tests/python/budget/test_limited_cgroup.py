@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from limited_cgroup import ENTER, NoCgroup, _limit, _parent, limited_cgroup
+from limited_cgroup import ENTER, LimitedCgroup, NoCgroup, _parent, limited_cgroup
 
 
 def text(path: Path) -> str:
@@ -18,14 +18,14 @@ def text(path: Path) -> str:
 
 def test_version_2_has_a_file_of_its_own_for_swap(tmp_path: Path) -> None:
     (tmp_path / "memory.swap.max").touch()
-    _limit(tmp_path, 4096, is_v1=False)
+    LimitedCgroup(tmp_path, is_v1=False).limit(4096)
     assert (text(tmp_path / "memory.max"), text(tmp_path / "memory.swap.max")) == ("4096", "0")
     assert _parent(tmp_path, is_v1=False) == tmp_path / "sys/fs/cgroup"
 
 
 def test_version_1_counts_swap_with_memory(tmp_path: Path) -> None:
     (tmp_path / "memory.memsw.limit_in_bytes").touch()
-    _limit(tmp_path, 4096, is_v1=True)
+    LimitedCgroup(tmp_path, is_v1=True).limit(4096)
     assert text(tmp_path / "memory.memsw.limit_in_bytes") == "4096"
     assert text(tmp_path / "memory.limit_in_bytes") == "4096"
     (tmp_path / "proc/self").mkdir(parents=True)

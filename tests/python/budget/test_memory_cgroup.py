@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memtide._daemon.memory_budget import MemoryBudget, budget_of_cgroup
+from memtide._daemon.memory_budget import MemoryBudget, budget_of_cgroup, cgroup_leaves_bytes
 from memtide._daemon.memory_cgroup import CgroupLimit, tightest_limit
 from memtide._daemon.private_daemon import Pools
 
@@ -70,6 +70,21 @@ def test_a_parents_limit_holds_and_page_cache_is_not_used(
     assert limit.free_bytes == 2 * _GIB - _GIB // 2
 
 
+def test_names_of_files_that_the_kernel_keeps_are_not_used(tmp_path: Path) -> None:
+    root = version_1(tmp_path / "1")
+    kernel = root / "sys/fs/cgroup/memory/job/memory.kmem.usage_in_bytes"
+    kernel.write_text(str(_GIB // 8), encoding="ascii")
+    limit = tightest_limit(root)
+    assert limit is not None
+    assert limit.used_bytes == _GIB // 2 - _GIB // 8
+    root = version_2(tmp_path / "2")
+    with (root / "sys/fs/cgroup/job/memory.stat").open("a", encoding="ascii") as stat:
+        stat.write(f"\nslab_reclaimable {_GIB // 8}")
+    limit = tightest_limit(root)
+    assert limit is not None
+    assert limit.used_bytes == _GIB // 2 - _GIB // 8
+
+
 def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
     root = version_2(tmp_path)
     (root / "sys/fs/cgroup/job/memory.max").write_text(str(8 * _GIB), encoding="ascii")
@@ -94,6 +109,24 @@ def test_a_limit_is_the_budget_less_a_margin(tmp_path: Path) -> None:
     assert budget.host_bytes == 2 * _GIB - _GIB // 2 - 2 * _GIB // 16
     assert budget.host_source == "the limit of cgroup /sys/fs/cgroup/job"
     assert budget.device_bytes is None
+
+
+def test_memory_that_the_process_has_already_is_in_its_budget(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    without_bytes = budget_of_cgroup(Pools(), root).host_bytes
+    (root / "proc/self/status").write_text("RssAnon:\t  204800 kB\n", encoding="ascii")
+    assert without_bytes is not None
+    assert budget_of_cgroup(Pools(), root).host_bytes == without_bytes + 200 * 2**20
+    # It was moved there with what it has, which is counted elsewhere.
+    (root / "proc/self/status").write_text("RssAnon:\t 2048000 kB\n", encoding="ascii")
+    assert budget_of_cgroup(Pools(), root).host_bytes == 2 * _GIB - 2 * _GIB // 16
+
+
+def test_others_have_what_the_process_has_not_and_at_least_the_margin(tmp_path: Path) -> None:
+    root = version_2(tmp_path)
+    assert cgroup_leaves_bytes(_GIB // 2, root) == 2 * _GIB - 2 * _GIB // 16
+    assert cgroup_leaves_bytes(_GIB // 8, root) == 2 * _GIB - (_GIB // 2 - _GIB // 8)
+    assert cgroup_leaves_bytes(_GIB, write(tmp_path / "other", {})) is None
 
 
 def test_pools_that_are_asked_for_are_kept_and_have_no_budget(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_every_script_is_a_case() -> None:
         "scaled_clipping",
         "low_host_memory",
         "activation_heavy",
+        "uneven_batches",
         "chosen_ranks",
         "on_device",
         "gan_on_device",

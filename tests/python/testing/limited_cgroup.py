@@ -31,11 +31,23 @@ class LimitedCgroup:
     """A cgroup with a limit. `ENTER` puts a program into it."""
 
     path: Path
-    _most_used: str
+    is_v1: bool
 
     def most_used_bytes(self) -> int:
         """The most that its processes used together, page cache included."""
-        return int((self.path / self._most_used).read_text(encoding="ascii"))
+        name = "memory.max_usage_in_bytes" if self.is_v1 else "memory.peak"
+        return int((self.path / name).read_text(encoding="ascii"))
+
+    def limit(self, limit_bytes: int) -> None:
+        """Sets the limit, which is not below what is used, and allows no swap."""
+        names = ["memory.limit_in_bytes"] if self.is_v1 else ["memory.max"]
+        # Version 1 counts memory and swap together there, and has no such file without swap.
+        if self.is_v1 and (self.path / "memory.memsw.limit_in_bytes").exists():
+            names.append("memory.memsw.limit_in_bytes")
+        for name in names:
+            (self.path / name).write_text(str(limit_bytes), encoding="ascii")
+        if not self.is_v1 and (self.path / "memory.swap.max").exists():
+            (self.path / "memory.swap.max").write_text("0", encoding="ascii")
 
 
 @contextlib.contextmanager
@@ -50,9 +62,9 @@ def limited_cgroup(limit_bytes: int, root: Path = Path("/")) -> Iterator[Limited
     except OSError as error:
         raise NoCgroup(f"{path} cannot be made: {error.strerror}") from None
     try:
-        group = LimitedCgroup(path, "memory.max_usage_in_bytes" if is_v1 else "memory.peak")
+        group = LimitedCgroup(path, is_v1)
         try:
-            _limit(path, limit_bytes, is_v1=is_v1)
+            group.limit(limit_bytes)
         except OSError as error:
             raise NoCgroup(f"{path} takes no limit: {error.strerror}") from None
         yield group
@@ -73,17 +85,6 @@ def _end_processes(path: Path) -> None:
                 select.select([process], [], [], _END_LIMIT_S)
             finally:
                 os.close(process)
-
-
-def _limit(path: Path, limit_bytes: int, *, is_v1: bool) -> None:
-    names = ["memory.limit_in_bytes"] if is_v1 else ["memory.max"]
-    # Version 1 counts memory and swap together there, and has no such file without swap.
-    if is_v1 and (path / "memory.memsw.limit_in_bytes").exists():
-        names.append("memory.memsw.limit_in_bytes")
-    for name in names:
-        (path / name).write_text(str(limit_bytes), encoding="ascii")
-    if not is_v1 and (path / "memory.swap.max").exists():
-        (path / "memory.swap.max").write_text("0", encoding="ascii")
 
 
 def _parent(root: Path, *, is_v1: bool) -> Path:
