@@ -115,6 +115,80 @@ def test_products_have_the_bits_of_plain_torch_and_no_oversized_operand(
     assert watch.oversized  # The optimizer's operations use the weights where they are.
 
 
+class Lookups(nn.Module):
+    """Looks rows of one table up in four ways, in descending order and with repetitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 64, padding_idx=3)
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        table = self.table.weight
+        found = self.table(numbers) + table[numbers] + table[numbers - 64]
+        rows = table.index_select(0, numbers.flatten()).view_as(found)
+        return found + rows + table.t()[:, numbers.flatten()].t().reshape_as(found)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        torch.arange(20).view(4, 5).t(),
+        torch.arange(5).view(5, 1).as_strided((5, 1), (1, 5)),
+        torch.arange(20).view(4, 5),
+        torch.arange(20)[::2],
+    ],
+)
+def test_rows_lie_as_torch_lays_them(numbers: torch.Tensor, runtime: Runtime) -> None:
+    table = nn.Embedding(64, 64).weight
+    plain = table.detach().clone()
+    assert runtime.memory.addresses.manages(table)
+    for look_up in (lambda of: of[numbers], lambda of: functional.embedding(numbers, of)):
+        ours, expected = look_up(table), look_up(plain)
+        assert torch.equal(ours, expected)
+        assert ours.stride() == expected.stride()
+
+
+def test_a_wrong_number_is_named_as_by_torch(runtime: Runtime) -> None:
+    table = nn.Embedding(64, 64).weight
+    with pytest.raises(IndexError, match="index 90 "):
+        table[torch.tensor([5, 90, 70])]
+
+
+def test_rows_of_an_oversized_table_are_looked_up_in_order(client: FakeClient) -> None:
+    def numbers() -> torch.Tensor:
+        return torch.cat((torch.randint(64, (2, 20)), torch.arange(63, 23, -1).view(2, 20)))
+
+    plain = steps(Lookups, numbers)
+    runtime = runtimes.start(client, Observer(), adopt_everything=True)
+    seen: list[torch.Tensor] = []
+
+    class Numbers(Operands):
+        __module__ = "memtide.tests"  # A script's mode sees nothing of a lookup in order.
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.embedding.default:
+                seen.append(args[1])
+            return func(*args, **(kwargs or {}))
+
+    watch = Numbers(runtime)
+
+    def watched() -> nn.Module:
+        model = Lookups()
+        mode_stack.put_back(watch, 0)
+        return model
+
+    try:
+        ours = steps(watched, numbers)
+    finally:
+        mode_stack.take_off(watch)
+        runtimes.stop()
+    assert all(map(torch.equal, ours, plain))
+    assert len(seen) == 3
+    assert all(torch.equal(each, each.sort().values) for each in seen)
+
+
 def test_the_graph_keeps_no_copy(runtime: Runtime) -> None:
     model = nn.Linear(100, 70)
     saved = []
