@@ -150,6 +150,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("small_pools.eighth", "small models, an eighth of the states", Measure.SHARE, 1.5, "x"),
     Figure("small_pools.quarter", "a quarter of the states", Measure.SHARE, 1.25, "x"),
     Figure("small_pools.fits", "all fits", Measure.SHARE, 1.03, "x"),
+    Figure("fits.cpu", "CPU seconds of such a step, no flag", Measure.SHARE, 1.02, "x"),
     Figure("small_pools.bytes_eighth", "its bytes by the least", Measure.SHARE, 1.3, "x"),
     Figure("small_pools.bytes_quarter", "the same, a quarter fits", Measure.SHARE, 1.2, "x"),
     Figure(

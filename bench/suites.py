@@ -13,7 +13,7 @@ import daemon_process
 import fake_gpu
 from figures import TRACES, Pair
 from ranks import ranks
-from small_pools import small_pools
+from small_pools import fits_cpu, small_pools
 from training import durable_steps, placement, resume, train_overhead, verified_steps
 
 _PROGRAM_TIMEOUT_S = 180.0
@@ -246,6 +246,13 @@ def _small_pools(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _fits(context: Context) -> Samples:
+    try:
+        return fits_cpu.measure(1 if context.smoke else 5 if context.quick else 20)
+    except subprocess.CalledProcessError as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _ranks(context: Context) -> Samples:
     options = ranks.RankOptions(
         memtided=context.memtided,
@@ -356,6 +363,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "compiled": _compiled,
     "placement": _placement,
     "small_pools": _small_pools,
+    "fits": _fits,
     "ranks": _ranks,
     "resume": _resume,
     "verify": _verify,

@@ -314,8 +314,13 @@ class Managed:
 
     def _stepping(self, connection: Connection) -> Stepping:
         options = self._options
-        records_blocks = options.outputs.records_blocks and self._rank.number == 0
-        stepping = Stepping(skip_non_finite=options.skip_non_finite, records_blocks=records_blocks)
+        outputs = options.outputs if self._rank.number == 0 else Outputs()
+        stepping = Stepping(
+            skip_non_finite=options.skip_non_finite,
+            records_blocks=outputs.records_blocks,
+            # A trace and a picture are to show them.
+            leaves_gradients=outputs.trace is None and outputs.tide is None,
+        )
         if not options.request.job_name:
             return stepping
         job = self._job = NamedJob(

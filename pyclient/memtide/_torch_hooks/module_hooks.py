@@ -27,6 +27,7 @@ from memtide._memory.tensor_parts import parts_of
 from memtide._memory.tensor_references import TensorReference, reference_to
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import mode_stack
+from memtide._torch_hooks.around_step.ordinary_gradients import OrdinaryGradients
 from memtide._torch_hooks.device_side import DeviceSide
 from memtide._torch_hooks.module_names import ModuleNames
 from memtide._torch_hooks.module_parameters import ManagedParameters, ModuleParameters
@@ -51,9 +52,10 @@ class ModuleHooks(StepPhase):
         names: ModuleNames,
         device: DeviceSide,
         on_gradient: Callable[[torch.Tensor], None],
+        gradients: OrdinaryGradients | None,
     ) -> None:
         """`on_gradient` is called for each parameter whose gradient was accumulated, after the
-        gradient's adoption."""
+        gradient's adoption. `gradients`: says when there is none; None: there always is."""
         self._memory = memory
         self._addresses = memory.addresses
         self._names = names
@@ -74,6 +76,7 @@ class ModuleHooks(StepPhase):
         self._hidden = 0
         self._lock = threading.Lock()  # For these three.
         self._device = device
+        self._gradients = gradients
         self._on_gradient = on_gradient
 
     @property
@@ -269,6 +272,8 @@ class ModuleHooks(StepPhase):
     def _after_gradient(self, parameter: torch.Tensor) -> None:
         # During a hold nothing leaves the device, and the gradient is dropped before anything may.
         if not self._addresses.here or self._ledger.holding:
+            return
+        if self._gradients is not None and self._gradients.stay:
             return
         # Adoption leases for itself, and allocates no device memory.
         mode = mode_stack.pop_alone(LeaseDispatchMode)

@@ -32,6 +32,7 @@ from memtide._resume.resume import ResumedJob
 from memtide._telemetry.daemon_reporter import Reporter
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks.around_step.optimizer_hooks import wrapping_own_step
+from memtide._torch_hooks.around_step.ordinary_gradients import OrdinaryGradients
 from memtide._torch_hooks.around_step.step_dispatch import StepDispatchMode
 from memtide._torch_hooks.around_step.stepped_states import SteppedStates
 from memtide._torch_hooks.around_step.stepping import Stepping
@@ -94,6 +95,7 @@ class Runtime:
         self.resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
+        self._gradients = self._make_gradients(stepping, budget)
         self.module_hooks = ModuleHooks(
             self.memory,
             self.observer,
@@ -101,6 +103,7 @@ class Runtime:
             self.names,
             self._device,
             self.offloaded.speculative.gradient_accumulated,
+            self._gradients,
         )
         # A job that goes on finds its parameters where its manifest says.
         gathers = self.resumed_job is None
@@ -166,12 +169,26 @@ class Runtime:
             name_at=self.names.parameter_at,
         )
 
+    def _make_gradients(
+        self, stepping: Stepping, budget: Budget | None
+    ) -> OrdinaryGradients | None:
+        # A limit counts what is in pools beside what is not.
+        is_limited = budget is not None and budget.limits.named()
+        if is_limited or self.ledger.strict or not stepping.leaves_gradients:
+            return None
+        return OrdinaryGradients(
+            self.memory,
+            lambda: self.module_hooks.adopted(),
+            lambda: self.offloaded.in_parts,
+        )
+
     def _make_phases(self, shares_contents: bool) -> list[StepPhase]:
         """`before_step` is called in this order, and what comes after a step in the reverse one."""
         on_device = self.client.properties.device_slots > 0
         phases = (
             self.blocks,
             self.module_hooks,
+            self._gradients,
             self.memory.pressure,
             # Ranks without a device compare all that they step (_optimizer_step/rank_parts.py).
             RankValues(self.names.parameter_at) if on_device else None,

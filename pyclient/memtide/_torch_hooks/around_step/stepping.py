@@ -15,3 +15,4 @@ class Stepping:
     commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
     manifest: StepManifest | None = None  # The manifest that this process resumes from.
     records_blocks: bool = False  # Record what torch's allocator does in a few iterations.
+    leaves_gradients: bool = False  # In ordinary memory while everything fits (ordinary_gradients).
