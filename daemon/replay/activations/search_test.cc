@@ -137,6 +137,18 @@ TEST(SearchTest, WithoutADeviceMovesGoToTheDisk) {
   EXPECT_GT(all_moved.verdict->elapsed, std::chrono::seconds(10));
 }
 
+TEST(SearchTest, WhatADriveTakesCountsAsMoreTimeThanItTakes) {
+  LinkOptions links;
+  links.disk_write.bytes_per_second = 1e9;
+  Verdict recomputed, moved;
+  recomputed.elapsed = std::chrono::milliseconds(1030);
+  moved.elapsed = std::chrono::milliseconds(1000);
+  moved.moved.disk_written = Bytes(400'000'000);
+  EXPECT_GT(CountedSeconds(recomputed, links), CountedSeconds(moved, links));
+  moved.moved.disk_written = Bytes(600'000'000);
+  EXPECT_LT(CountedSeconds(recomputed, links), CountedSeconds(moved, links));
+}
+
 TEST(LowerBoundTest, WhereAllFitsItIsTheComputingAlone) {
   EXPECT_NEAR(Milliseconds(LowerBound(ThreeBlocks(Chunks(18)), OnDevice(0).replay)), 95, 1e-4);
 }
