@@ -158,6 +158,20 @@ TEST_F(ClientDeathTest, AForkedChildHasNoMemoryThere) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
 }
 
+TEST_F(ClientDeathTest, AForkedChildMayHaveAClientOfItsOwn) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Open(4, 3);
+    const PlaceRange range = Allocate(1);
+    const bool leased = client_->leases()->Acquire({range.first}, Access::kRead).ok();
+    Words(range.first)[0] = 5;  // A lease for reading is upgraded by a signal.
+    _exit(leased && stats().upgrades == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(ClientDeathTest, AFaultThatCannotBeHandledEndsTheProcessWithTheReason) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(

@@ -83,6 +83,10 @@ TEST_F(ClientTest, DuplicatesAreBoundInOrderAndIdleLeasesEndFirst) {
   EXPECT_TRUE(absl::IsInvalidArgument(client_->leases()->Duplicate(range.places(), 0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(client_->leases()->Duplicate({}, 1).status()));
   EXPECT_TRUE(absl::IsNotFound(client_->leases()->Duplicate({PlaceId(19)}, 1).status()));
+  const uint64_t calls = stats().calls;
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(client_->leases()->Duplicate(range.places(), 1 << 20).status()));
+  EXPECT_LE(stats().calls, calls + 2) << "only chunks in use are tried again";
 }
 
 // The daemon gives a chunk that leaves what it has in common another place.
@@ -156,6 +160,25 @@ TEST_F(ClientTest, AFaultedChunkStaysMappedAsLongAsItsFetchTook) {
   Words(Nth(range, 2))[0] = 1;
   session_->WaitForLeases(2);  // The budget is used up, so the oldest lease is reclaimed.
   EXPECT_GE(Now() - start, 2 * kDelay);
+}
+
+// A fetch that may wait sends the oldest lease back only then; one that may not gives it up at
+// once.
+TEST_F(ClientTest, ACallWaitsForAMappedChunkUnlessItMayNot) {
+  constexpr Duration kDelay = std::chrono::milliseconds(80);
+  for (const bool waits : {true, false}) {
+    Open(4, 3);
+    const PlaceRange range = Allocate(4);
+    session_->DelayFetches(kDelay);
+    const Instant start = Now();
+    Words(Nth(range, 0))[0] = 1;
+    session_->DelayFetches(Duration(0));
+    const std::vector<PlaceId> others = {Nth(range, 1), Nth(range, 2), Nth(range, 3)};
+    const absl::optional<Duration> deadline =
+        waits ? absl::nullopt : absl::optional<Duration>(Duration::zero());
+    ASSERT_TRUE(client_->leases()->Acquire(others, Access::kRead, deadline).ok());
+    EXPECT_EQ(Now() - start >= 2 * kDelay, waits);
+  }
 }
 
 TEST_F(ClientTest, AWriteToAReadLeaseUpgradesIt) {

@@ -57,6 +57,16 @@ TEST_F(ClientArgumentsTest, APhaseIsOneOfThose) {
   EXPECT_EQ(memtide_moment(client, MEMTIDE_STEP, "a", 0, 0), MEMTIDE_OK) << memtide_last_error();
 }
 
+TEST_F(ClientArgumentsTest, DuplicatesNeedAPlaceForTheirFirstOne) {
+  Open(4, 3);
+  const uint32_t place = Allocate(1).first.value();
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  EXPECT_EQ(Refusal(memtide_duplicate(client, &place, 1, 1, nullptr)), "first_place is NULL");
+  uint32_t first = place;
+  EXPECT_EQ(memtide_duplicate(client, &place, 1, 1, &first), MEMTIDE_OK) << memtide_last_error();
+  EXPECT_NE(first, place);
+}
+
 TEST_F(ClientArgumentsTest, AForkedChildIsRefused) {
   Open(4, 3);
   const PlaceRange range = Allocate(2);

@@ -27,6 +27,8 @@ void ExitHandledIfAddressMatches(int signal, siginfo_t* info, void* context) {
                                                                                      : 1);
 }
 
+void MakeAccessible(int, siginfo_t* info, void*) { mprotect(info->si_addr, 4096, PROT_WRITE); }
+
 sigjmp_buf way_out;
 void JumpOut(int) { siglongjmp(way_out, 1); }
 
@@ -121,6 +123,22 @@ TEST(SegvHandlerTest, AReporterThatPutsUsBackAndRaisesEndsTheProcessOnce) {
         },
         testing::KilledBySignal(SIGSEGV), "^reported\n$");
   }
+}
+
+TEST(SegvHandlerTest, AHandlerThatMendsAFaultGetsWhatIsSentLater) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        struct sigaction action = {};
+        action.sa_sigaction = MakeAccessible;
+        action.sa_flags = SA_SIGINFO;
+        sigaction(SIGSEGV, &action, nullptr);
+        EXPECT_TRUE(InstallSegvHandler().ok());
+        Write(Inaccessible());
+        raise(SIGSEGV);
+        _exit(kHandled);
+      },
+      testing::ExitedWithCode(kHandled), "");
 }
 
 TEST(SegvHandlerTest, InstallingTwiceChangesNothing) {
