@@ -128,6 +128,21 @@ def _traced() -> Results:
     return results + _train(torch.jit.load(file))
 
 
+def _captured() -> Results:
+    """torch.export and torch.fx record the model between steps; what they make trains, too."""
+    model = _network()
+    x = torch.randn(8, WIDTH)
+    results = _train(model)
+    file = io.BytesIO()
+    exported = torch.export.export(model, (x,))
+    torch.export.save(exported, file)
+    file.seek(0)
+    results.append(torch.export.load(file).module()(x).detach())
+    results += _train(exported.module())
+    results += _train(torch.fx.symbolic_trace(model))
+    return results + _train(model)
+
+
 class _Nested(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -177,6 +192,63 @@ def _own_classes() -> Results:
     model[0].weight = _Own(model[0].weight.detach().clone())
     model[2].weight = _Answering(model[2].weight.detach().clone())
     return [t.as_subclass(torch.Tensor) for t in _train(model)]
+
+
+class _Parts(torch.Tensor):
+    """A matrix whose rows are in two tensors."""
+
+    @staticmethod
+    def __new__(cls, first: torch.Tensor, rest: torch.Tensor) -> _Parts:
+        size = (len(first) + len(rest), *first.shape[1:])
+        made: _Parts = torch.Tensor._make_wrapper_subclass(cls, size, dtype=first.dtype)
+        return made
+
+    def __init__(self, first: torch.Tensor, rest: torch.Tensor) -> None:
+        self.first, self.rest = first, rest
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["first", "rest"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: object) -> _Parts:
+        return _Parts(inner["first"], inner["rest"])
+
+    def whole(self) -> torch.Tensor:
+        return torch.cat([self.first, self.rest])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        assert func is torch.ops.aten.detach.default, func
+        return _Parts(args[0].first.detach(), args[0].rest.detach())
+
+
+class _Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        parts = _Parts(torch.rand(WIDTH // 2, WIDTH), torch.rand(WIDTH // 2, WIDTH))
+        self.rows = nn.Parameter(parts, requires_grad=False)
+        self.adapter = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.adapter(x) + x @ self.rows.whole() / WIDTH
+
+
+def _changing_wrappers(steps: int = 6) -> Results:
+    """The tensors in a wrapper are replaced at each step, by others of other sizes."""
+    model = nn.Sequential(_Rows(), nn.Tanh(), _Rows())
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    results = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+        results.append(loss.detach())
+        for layer in (model[0], model[2]):
+            whole, cut = layer.rows.whole(), 8 * (step % 4 + 1)
+            layer.rows.first, layer.rows.rest = whole[:cut] * 0.9, whole[cut:] * 1.1
+    return [*results, *(layer.rows.whole() for layer in (model[0], model[2]))]
 
 
 class _State:
@@ -239,7 +311,7 @@ def _functional() -> Results:
 
 SCRIPTS = [
     *(_parked, _halved, _resized_gradients, _swapped, _traced, _nested),
-    *(_own_classes, _held, _functional),
+    *(_own_classes, _held, _functional, _captured, _changing_wrappers),
 ]
 
 
@@ -266,6 +338,13 @@ def test_whatever_a_module_holds_is_in_chunks(runtime: Runtime, counts: Counts) 
     assert set(counts.model.outside) == {"in tensors of less than 1 KiB", _REPLACED}
     assert counts.model.outside[_REPLACED] == layer.replaced.nbytes
     assert counts.model.total > 8 * layer.codes.nbytes
+
+
+def test_tensors_that_come_and_go_in_a_wrapper_leave_no_chunks_behind(runtime: Runtime) -> None:
+    _changing_wrappers(4)
+    before = runtime.client.stats().chunks
+    _changing_wrappers(40)
+    assert runtime.client.stats().chunks <= before + 1
 
 
 _REPLACED = "not used in a forward pass yet, or replaced since"
