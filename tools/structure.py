@@ -74,13 +74,8 @@ def openings(texts):
     return found, sentences
 
 
-def largest(measure, texts, folder):
-    sizes = [
-        (size, name)
-        for path, text in texts.items()
-        if path.startswith(folder)
-        for name, _, size in measure(path, text)
-    ]
+def largest_class(texts):
+    sizes = [(methods, name) for _, name, _, methods in structure.classes_of(texts)]
     return max(sizes, default=(0, "none"))
 
 
@@ -118,8 +113,8 @@ def figures(texts):
     """Name -> figure, as printed."""
     engine = {path: text for path, text in texts.items() if path.startswith("daemon/engine/")}
     others = {path: text for path, text in texts.items() if path not in engine}
-    methods, name = largest(structure.classes, engine, "")
-    other_methods, other = largest(structure.classes, others, "")
+    methods, name = largest_class(engine)
+    other_methods, other = largest_class(others)
     sources = engine_sources(texts)
     found, sentences = openings(texts)
     of_call = len(files_of_call(texts, THINNEST_CALL))

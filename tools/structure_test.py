@@ -117,7 +117,9 @@ class FetchCost(unittest.TestCase):
     def test_what_a_source_calls_is_not_its_own_cost(self):
         report = "fl=(1) a.cc\nfn=(1) A\n3 10\n+1 5\ncfi=(2) b.cc\ncfn=(2) B\ncalls=1 7\n4 100\n"
         report += "fe=(2)\n7 100\nfi=(1)\n* 2\n"
-        self.assertEqual(fetch_cost.instructions_by_file(report), {"a.cc": 17, "b.cc": 100})
+        self.assertEqual(fetch_cost.instructions(report)[0], {"a.cc": 17, "b.cc": 100})
+        own, of_calls = fetch_cost.instructions(report, fetch_cost.FUNCTIONS)
+        self.assertEqual((own, of_calls), ({"A": 117}, {"B": 100}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ line, and a class's members are indented by two more columns than the class.
 """
 
 import ast
+import collections
 import io
 import re
 import tokenize
@@ -25,6 +26,9 @@ _DEFINITION = re.compile(
     r"(?:: [^;{}]*(?:\{[^{}]*\}[^;{}]*)*)?\{",
     re.M,
 )
+# A field of EngineParts, whose type is Core or the class of a flow.
+_PARTS = "daemon/engine/engine_parts.h"
+_PART = re.compile(r"^  (\w+) \w+_[;{(]", re.M)
 _NO_FUNCTION = {"if", "for", "while", "switch", "return", "namespace"}
 
 Sized = tuple[str, int, int]  # A name, its line, and its size.
@@ -47,6 +51,29 @@ def classes(path: str, text: str) -> list[Sized]:
         line = code.count("\n", 0, match.start(2)) + 1
         found.append((match.group(2), line, len(list(_methods(code[match.end() : end])))))
     return found
+
+
+def classes_of(texts: dict[str, str]) -> list[tuple[str, str, int, int]]:
+    """The classes of sources: path, name, line, and number of methods.
+
+    A free function of the engine that takes a flow's class, or a Core that it may change, counts as
+    a method of that class.
+    """
+    parts = "|".join(_PART.findall(texts.get(_PARTS, ""))) or "$"
+    taken = re.compile(rf"(?<!const )\bCore ?[&*]|(?<![:\w])(?!Core\b)({parts}) ?[&*]")
+    taking = collections.Counter(
+        name or "Core"
+        for path, text in texts.items()
+        if path.startswith("daemon/engine/") and path.endswith(cxx.SUFFIXES)
+        for match in _DEFINITION.finditer(cxx.blank(text))
+        if "::" not in match.group(1)
+        for name in set(taken.findall(match.string, match.end(1), match.end()))
+    )
+    return [
+        (path, name, line, methods + taking[name] * path.startswith("daemon/engine/"))
+        for path, text in texts.items()
+        for name, line, methods in classes(path, text)
+    ]
 
 
 def functions(path: str, text: str) -> list[Sized]:
