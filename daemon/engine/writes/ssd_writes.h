@@ -3,7 +3,7 @@
 //
 // A write begins when the buckets of its user, of the user's groups and of all drives that it
 // touches have tokens for it. Else its chunk waits in the queue of its user. Users have turns by
-// bytes: who has been served least is next, and a write that waits for a drive holds up those of
+// bytes: the user that was served least is next. A write that waits for a drive holds up those of
 // all users, so that small ones do not pass it for ever, as one that waits for a group's budget
 // holds up those of the group. A write that waits for its own user's budget holds up no other user.
 //
