@@ -3,7 +3,10 @@
 A chunk is freed when its last tensor ends. Where a model was built with memtide watching, and most
 of its weights were then replaced (by quantized ones, by merged or pruned ones), small parameters
 that stay hold a chunk each. They are moved before the first step, as nothing but the tensors
-themselves knows their addresses then.
+themselves knows their addresses then. Later the layout of gradients and states, manifests and
+predictions know them, too, and there is little to gain: a script that replaces parameters while it
+trains replaces them by groups, whose chunks end with them (after 12 replacements of all parameters
+of a Gaussian splatting, 0.84 MB of live ones had one chunk of 2 MiB).
 """
 
 from __future__ import annotations
