@@ -31,8 +31,8 @@ _MEAN_GOAL, _MOST_GOAL = 2.0, 5.0
 # By library, names in tests/libraries/optimizers/catalogue.py.
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "pytorch_optimizer": (
-        *("adan", "ademamix", "apollo", "came", "galore", "lamb", "lars", "lion", "mars"),
-        *("adammini", "muon", "prodigy", "sm3", "soap"),
+        *("adafactor", "adammini", "adan", "ademamix", "apollo", "came", "galore", "lamb"),
+        *("lars", "lion", "mars", "prodigy", "sm3", "tiger"),
     ),
     "schedulefree": ("AdamWScheduleFree", "SGDScheduleFree"),
     "lion-pytorch": ("Lion",),
