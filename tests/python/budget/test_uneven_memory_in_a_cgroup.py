@@ -88,7 +88,7 @@ def test_memory_that_goes_while_activations_are_moved(
         while not ours.exists() or text(ours).count("\n") < 2:
             assert script.poll() is None, script.communicate()
         if how == "another takes it":
-            hold = f"held = b'1' * {less}; print(flush=True); import time; time.sleep(1000)"
+            hold = f"held = b'1' * {less}; print(flush=True); import signal; signal.pause()"
             other = cli.start_python("-c", ENTER, group.path, "-c", hold)
             assert other.stdout is not None and other.stdout.readline()
         else:
