@@ -2,9 +2,9 @@
 
 A script that sets gradients to None makes new ones in each iteration. To move each into a chunk
 costs some 0.2 ms, a third of a step's CPU time where models are small (4 layers of width 64: 27 ms
-for 17), and gains nothing as long as nothing has to leave memory: what follows, a step in the script's
-thread, uses each once. So they stay in ordinary memory while the pool would have room for them,
-too, and the machine has plenty beside the pool.
+for 17), and gains nothing as long as nothing has to leave memory: what follows, a step in the
+script's thread, uses each once. So they stay in ordinary memory while the pool would have room for
+them, too, and the machine has plenty beside the pool.
 
 This is decided when an optimizer is made and at the end of each iteration, for all parameters that
 are trained then. The gradients of one iteration may stay although they would not fit: those of
