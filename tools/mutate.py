@@ -4,6 +4,7 @@
     tools/mutate.py [COUNT] [--seed S]   COUNT mutants of daemon/engine (100 if none is given)
     tools/mutate.py --of client          of client/; --of pyclient: of the Python package
     tools/mutate.py --list [COUNT]       prints them, and tries nothing
+    tools/mutate.py --after N [COUNT]    goes on where a run was broken off after its Nth mutant
 
 The seed is printed; without one it is the date. The tests of client/ and of pyclient/ are measured
 with 20261128, which was written here before a mutant of either was tried. tools/mutations.py makes
@@ -122,13 +123,14 @@ def judge_of(programs, rounds):
     return catches
 
 
-def report(chosen, catches, explained, workers):
+def report(chosen, catches, explained, workers, after=0):
     """Prints a line for each mutant; whether enough of them were caught."""
     caught = equivalent = 0
     survivors = []
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        verdicts = pool.map(catches, range(1, len(chosen) + 1))
-        for number, (mutation, test) in enumerate(zip(chosen, verdicts, strict=True), 1):
+        verdicts = pool.map(catches, range(after + 1, len(chosen) + 1))
+        judged = zip(chosen[after:], verdicts, strict=True)
+        for number, (mutation, test) in enumerate(judged, after + 1):
             reason = explained.get(key(mutation))
             caught += bool(test)
             equivalent += not test and reason is not None
@@ -136,7 +138,7 @@ def report(chosen, catches, explained, workers):
                 survivors.append(mutation)
             verdict = f"caught by {test}" if test else reason or "SURVIVED"
             print(f"{number:4} {mutation}: {verdict}", flush=True)
-    counted = len(chosen) - equivalent
+    counted = len(chosen) - after - equivalent
     print(f"{caught} of {counted} caught, {equivalent} are equivalent, {len(survivors)} survived")
     return 100 * caught >= CAUGHT_OF_100 * counted
 
@@ -154,7 +156,7 @@ def try_mutants(tree, options, pool, originals):
         targets = sorted({test for test, _ in rounds})
         one_build.build(tree, originals, pool, chosen, options.count, targets)
         catches = judge_of(one_build.Programs(tree, targets), rounds)
-    return report(chosen, catches, equivalents(tree), workers)
+    return report(chosen, catches, equivalents(tree), workers, options.after)
 
 
 def main(arguments, root=ROOT):
@@ -165,6 +167,7 @@ def main(arguments, root=ROOT):
     parser.add_argument("--of", choices=FOLDERS, default="engine")
     parser.add_argument("--seed", type=int, default=int(f"{datetime.date.today():%Y%m%d}"))
     parser.add_argument("--tests", nargs="+", help="judges of Python (all folders of tests/python)")
+    parser.add_argument("--after", type=int, default=0, metavar="N", help="leave out the first N")
     parser.add_argument("--list", action="store_true", help="print the mutants, try nothing")
     options = parser.parse_args(arguments)
     paths = sources(root, options.of)

@@ -179,6 +179,14 @@ class Report(unittest.TestCase):
         self.assertIn("9 of 10 caught, 0 are equivalent, 1 survived", output)
         self.assertIn("SURVIVED", output)
 
+    def test_it_goes_on_where_a_run_was_broken_off(self):
+        every = list(mutations.mutations("a.cc", CODE))[:10]
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            self.assertTrue(mutate.report(every, lambda n: "//a:test", {}, workers=1, after=7))
+        self.assertIn("3 of 3 caught", output.getvalue())
+        self.assertIn(f"   8 {every[7]}: caught", output.getvalue())
+
     def test_what_is_explained_does_not_count(self):
         enough, output = self.judge(9, lambda every: {mutate.key(every[9]): "it is the same"})
         self.assertTrue(enough)
