@@ -75,7 +75,7 @@ void Memory::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) 
 }
 
 void Memory::ReleaseSurplusSlots(Job& job, Tier tier) {
-  if (tier != Tier::kHost || job.home != Tier::kSsd || job.state() == JobState::kEnding) return;
+  if (job.state() == JobState::kEnding) return;
   Share& share = job.share(tier);
   while (share.slots().surplus_slots() > 0 && share.slots().free_slots() > 0) {
     const SlotNumber slot = core_.ledger.balloons().ReleaseSlot(share);
