@@ -13,8 +13,8 @@ the mutants of C++, tools/python_mutations.py those of Python: conditions are ne
 
 The commit that is checked out is in a Git worktree in a temporary folder. C++ is built there once,
 with all mutants, and a number chooses one. The tests run for each mutant until one fails: of the
-engine its own, then the simulations with seeds that no golden hash covers; of the client its own,
-then those of tests/integration that use it. A test that takes ten times as long as without a
+engine its own, those of daemon/replay, which runs it, and the simulations with seeds that no golden
+hash covers; of the client its own, then those of tests/integration that use it. A test that takes ten times as long as without a
 mutant, or computes for three times as long, fails. Which tests judge a mutant in Python is said in
 tools/mutate_python.py.
 
@@ -93,7 +93,8 @@ def rounds_of(root, of):
     if of == "client":
         queries = "tests(//client/...)", "tests(rdeps(//tests/integration/..., //client/...))"
         return [(test, {}) for query in queries for test in one_build.tests_in(root, query)]
-    rounds = [(test, {}) for test in one_build.tests_in(root, "tests(//daemon/engine/...)")]
+    query = "tests(//daemon/engine/... + //daemon/replay/...)"
+    rounds = [(test, {}) for test in one_build.tests_in(root, query)]
     for seeds in ROUNDS:
         more = {"MEMTIDE_SIM_FIRST": str(FIRST_SEED), "MEMTIDE_SIM_SEEDS": str(seeds)}
         rounds += [(test, more) for test in SIMULATIONS]
