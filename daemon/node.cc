@@ -107,12 +107,11 @@ struct Route {
   void operator()(const JobLost& effect) const { Log(effect); }
   void operator()(const TransfersFail& effect) const { Log(effect); }
   void operator()(SaveSnapshot& effect) const {
-    JobRecord& job = effect.snapshot.job;
+    JobRecord job = effect.snapshot->job;
     for (const StoreId store : job.stores) job.store_stripes.push_back(mover.StripesOf(store));
-    const JobId id = job.job;
-    const std::vector<StoreId> stores = job.stores;
-    mover.SaveSnapshot(
-        id, stores, [snapshot = std::move(effect.snapshot)] { return EncodeSnapshot(snapshot); });
+    mover.SaveSnapshot(job.job, job.stores, [job, snapshot = std::move(effect.snapshot)] {
+      return EncodeSnapshot({job, snapshot->chunks});
+    });
   }
   void operator()(Record& effect) const {
     // Only the disk knows the stripes of a store. The engine lists none that the mover has not

@@ -90,6 +90,8 @@ struct JobSnapshots {
     std::set<ChunkIndex> unwritten;
     bool is_started = false;        // The SaveSnapshot is emitted.
     std::vector<SlotNumber> slots;  // SSD slots that it names: in quarantine from then on.
+    std::shared_ptr<const Snapshot> snapshot;
+    bool may_be_there = false;  // A save of it has ended with UNKNOWN.
   };
   struct WaitingCommit {
     CallId call;
@@ -101,9 +103,11 @@ struct JobSnapshots {
 
   uint32_t every = 0;                 // As in OpenCall. Zero: the job is not durable.
   std::vector<uint64_t> saved_steps;  // The last snapshot has them; empty: there is none.
-  // The slots of SSD that snapshots on stable storage may name, in quarantine once for each.
-  std::vector<SlotNumber> slots;
+  std::vector<SlotNumber> slots;      // SSD slots that the last snapshot names, in quarantine.
   absl::optional<Saving> saving;
+  // It, or the last one, is on stable storage. It is saved again before another is: all slots are
+  // in quarantine for the two, so that what was written since may have none.
+  absl::optional<Saving> uncertain;
   Instant next_try;                    // After a failure, for what no commit asks for.
   std::vector<WaitingCommit> commits;  // They wait for `saving`.
 

@@ -340,7 +340,7 @@ struct EffectText {
     return StrCat("TransfersFail job ", e.job.value(), " ", e.count, " ", Code(e.last));
   }
   std::string operator()(const SaveSnapshot& e) const {
-    return StrCat("SaveSnapshot", Text(e.snapshot.job));
+    return StrCat("SaveSnapshot", Text(e.snapshot->job));
   }
   std::string operator()(const DropSnapshot& e) const {
     return StrCat("DropSnapshot job ", e.job.value());

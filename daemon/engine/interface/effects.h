@@ -320,9 +320,10 @@ struct DropStore {
   JobId job = JobId();
 };
 // Puts what was written to the job's stores on stable storage, and then the snapshot, in place of
-// the job's last one: whole or not at all, whatever ends meanwhile. One at a time of each job.
+// the job's last one: whole or not at all, whatever ends meanwhile. One at a time of each job. The
+// engine keeps the snapshot, too, until it knows that it is saved.
 struct SaveSnapshot {
-  Snapshot snapshot;
+  std::shared_ptr<const Snapshot> snapshot;
 };
 // The job ends. Comes before its stores are dropped.
 struct DropSnapshot {

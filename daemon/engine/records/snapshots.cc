@@ -80,7 +80,10 @@ void Records::SaveLastSteps(Job& job) {
 }
 
 void Records::BeginSaving(Job& job) {
-  job.snapshots.saving.emplace();
+  JobSnapshots& snapshots = job.snapshots;
+  snapshots.saving = std::exchange(snapshots.uncertain, absl::nullopt);
+  if (snapshots.saving.has_value()) return core_.Emit(SaveSnapshot{snapshots.saving->snapshot});
+  snapshots.saving.emplace();
   SaveWhenWritten(job);
 }
 
@@ -98,8 +101,8 @@ void Records::SaveWhenWritten(Job& job) {
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
   saving.steps = job.CommittedSteps();
-  SaveSnapshot save{{RecordOf(job), {}}};
-  save.snapshot.job.regions.clear();
+  const auto snapshot = std::make_shared<Snapshot>(Snapshot{RecordOf(job), {}});
+  snapshot->job.regions.clear();
   for (const ChunkIndex index : job.members.chunks()) {
     if (!IsRecorded(index)) continue;
     ChunkRecord record = RecordOf(index);
@@ -111,10 +114,11 @@ void Records::SaveWhenWritten(Job& job) {
       record.ssd->valid = false;
       record.ssd->sums.clear();
     }
-    save.snapshot.chunks.push_back(std::move(record));
+    snapshot->chunks.push_back(std::move(record));
   }
   for (const SlotNumber slot : saving.slots) job.share(Tier::kSsd).Quarantine(slot);
-  core_.Emit(std::move(save));
+  saving.snapshot = snapshot;
+  core_.Emit(SaveSnapshot{snapshot});
 }
 
 void Records::WriteForSnapshot(ChunkIndex index) {
@@ -145,23 +149,22 @@ void Records::On(const SnapshotSaved& event) {
   Job& job = *found;
   JobSnapshots& snapshots = job.snapshots;
   if (!snapshots.saving.has_value()) return;  // The job ends.
-  std::vector<SlotNumber>& slots = snapshots.saving->slots;
+  JobSnapshots::Saving saving = *std::exchange(snapshots.saving, absl::nullopt);
   if (event.status.ok()) {
-    snapshots.saved_steps = std::move(snapshots.saving->steps);
+    snapshots.saved_steps = std::move(saving.steps);
     EndQuarantines(job, snapshots.slots);
-    snapshots.slots = std::move(slots);
+    snapshots.slots = std::move(saving.slots);
   } else {
     job.last_error = event.status;
     snapshots.next_try = core_.now + kPauseAfterFailure;
-    if (absl::IsUnknown(event.status)) {
-      // Either of the two may be on stable storage now.
-      snapshots.slots.insert(snapshots.slots.end(), slots.begin(), slots.end());
+    saving.may_be_there |= absl::IsUnknown(event.status);
+    if (saving.may_be_there) {
+      snapshots.uncertain = std::move(saving);
     } else {
-      EndQuarantines(job, slots);
+      EndQuarantines(job, saving.slots);
     }
     DistrustStores(job);
   }
-  snapshots.saving.reset();
   core_.HomesFreed(job);
   if (!event.status.ok()) RefuseCommits(job, event.status);
   for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
@@ -232,7 +235,9 @@ void Records::ExpireWaitForSnapshot(Job& job) {
 void Records::EndSnapshots(Job& job) {
   if (!job.is_durable()) return;
   EndQuarantines(job, job.snapshots.slots);
-  if (job.snapshots.saving.has_value()) EndQuarantines(job, job.snapshots.saving->slots);
+  for (const auto* const saving : {&job.snapshots.saving, &job.snapshots.uncertain}) {
+    if (saving->has_value()) EndQuarantines(job, (*saving)->slots);
+  }
   job.snapshots = {};
   DropSnapshot drop{job.id, {}};
   for (const uint32_t store : job.share(Tier::kSsd).segments()) drop.stores.emplace_back(store);

@@ -75,6 +75,24 @@ TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereStaysAsItWas) {
   ExpectAfterPowerCut(node, training, 1, 2);
 }
 
+// With two slots for each chunk and no more, the two that may be there have all of them.
+TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereIsSavedAgainBeforeTheNext) {
+  EngineOptions options = SmallHost();
+  options.ssd_capacity = EngineByteHarness::kChunk * 2 * 13;
+  DurableNode node(options);
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  FailAndGoOn(node, training, absl::UnknownError("the directory was not flushed"));
+  // Nothing tells of the same snapshot whether it is there, until it is saved.
+  const CallId commit = training.Commit(2);
+  node.FinishOne(absl::InternalError("EIO"));
+  EXPECT_EQ(node.ReplyTo(commit).status.code(), absl::StatusCode::kInternal);
+  training.Step(3);
+  EXPECT_TRUE(node.PowerCut(1).empty());
+  OpenReply opened;
+  node.OpenDurable("job", 1, &opened);
+  EXPECT_EQ(opened.committed_step, 3u);
+}
+
 // A drive that has failed a flush may have lost what was written, and take the next flush.
 TEST(SnapshotsOfOneJobTest, AfterAFailureItIsWrittenAgain) {
   DurableNode node(SmallHost());

@@ -72,8 +72,8 @@ class EngineByteHarness {
       }
       Post(done);
     } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
-      if (status.ok() || saves_although_it_fails_) stable_.Save(save->snapshot);
-      Post(SnapshotSaved{save->snapshot.job.job, std::move(status)});
+      if (status.ok() || saves_although_it_fails_) stable_.Save(*save->snapshot);
+      Post(SnapshotSaved{save->snapshot->job.job, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
       Post(SlotReleased{empty->place});
     } else if (const auto* fill = std::get_if<PopulateSlot>(&effect)) {
@@ -186,7 +186,7 @@ class EngineByteHarness {
     }
     for (const Effect& effect : std::exchange(in_flight_, {})) {
       if (const auto* save = std::get_if<SaveSnapshot>(&effect))
-        stable_.SavePart(save->snapshot, part);
+        stable_.SavePart(*save->snapshot, part);
       const auto* const transfer = std::get_if<StartTransfer>(&effect);
       if (transfer == nullptr || transfer->kind != StartTransfer::Kind::kHostToSsd) continue;
       stable_.Write(transfer->store, std::string(At(transfer->from), kChunk.count()));
