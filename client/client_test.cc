@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <string.h>
 
+#include <array>
 #include <string>
 #include <thread>
 #include <vector>
@@ -240,6 +241,10 @@ TEST_F(ClientTest, ManyMomentsWithoutAFetchAreReported) {
     ASSERT_TRUE(client_->Use({range.first}, Access::kRead).ok());
   }
   EXPECT_GT(session_->moments().size(), AccessLog::kReportAfter);
+  session_->EndSession(absl::UnavailableError("the memtide daemon ended"));
+  const uint64_t calls = stats().calls;
+  for (size_t i = 0; i <= AccessLog::kReportAfter; ++i) client_->leases()->BeginMoment(Moment());
+  EXPECT_EQ(stats().calls, calls) << "a moment was reported to a daemon that ended";
 }
 
 TEST_F(ClientTest, MoreThanTheBudgetIsRefusedWithAdvice) {
@@ -474,13 +479,17 @@ TEST_F(ClientTest, OnlySpansOfItsOwnRangeAreWrapped) {
   Open(4, 3);
   const auto base = reinterpret_cast<uint64_t>(client_->properties().base);
   const uint64_t size = client_->properties().places * kChunkBytes;
-  const absl::StatusOr<void*> whole = client_->Wrap({base, size});
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  // The deleter is DLManagedTensor's last field.
-  reinterpret_cast<void (**)(void*)>(*whole)[7](*whole);
-  Span returned;
-  EXPECT_EQ(client_->TakeReturned(&returned, 1), 1u);
-  EXPECT_EQ(returned.size_bytes, size);
+  for (const uint64_t bytes : {size, size / 2}) {
+    void* const wrapped = client_->Wrap({base, bytes}).value();
+    // The deleter is DLManagedTensor's last field.
+    reinterpret_cast<void (**)(void*)>(wrapped)[7](wrapped);
+  }
+  // Spans for which the caller has no room come with the next call.
+  std::array<Span, 2> returned = {};
+  EXPECT_EQ(client_->TakeReturned(returned.data(), 1), 1u);
+  EXPECT_EQ(returned[0].size_bytes, size);
+  EXPECT_EQ(client_->TakeReturned(returned.data(), 2), 1u);
+  EXPECT_EQ(returned[0].size_bytes, size / 2);
   for (const Span& span : {Span{base - 1, 1}, Span{base, size + 1}, Span{base + size, 1},
                            Span{base + 8, UINT64_MAX}, Span{0, 8}}) {
     EXPECT_EQ(client_->Wrap(span).status().code(), absl::StatusCode::kInvalidArgument);

@@ -29,6 +29,14 @@ TEST(ArgumentsTest, ANullOfACallToTheNodeIsNamed) {
   EXPECT_EQ(Refusal(memtide_get_trace("/", 1, &text, nullptr)), "bytes is NULL");
 }
 
+TEST(ArgumentsTest, AnInspectionAsksTheDaemonOfTheDirectory) {
+  char* json = nullptr;
+  EXPECT_EQ(memtide_inspect_node("/nonexistent", 1, 0, &json), MEMTIDE_UNAVAILABLE);
+  EXPECT_NE(std::string(memtide_last_error()).find("/nonexistent/grpc.sock"), std::string::npos);
+  EXPECT_EQ(json, nullptr);
+  EXPECT_EQ(memtide_call_admin("/nonexistent", "Drain", "{}", &json), MEMTIDE_UNAVAILABLE);
+}
+
 TEST(ArgumentsTest, ANullOfACallForATraceIsNamed) {
   char* text = nullptr;
   size_t bytes = 0;
@@ -65,6 +73,41 @@ TEST_F(ClientArgumentsTest, DuplicatesNeedAPlaceForTheirFirstOne) {
   uint32_t first = place;
   EXPECT_EQ(memtide_duplicate(client, &place, 1, 1, &first), MEMTIDE_OK) << memtide_last_error();
   EXPECT_NE(first, place);
+}
+
+TEST_F(ClientArgumentsTest, StatisticsHaveTheTimeForWhichFetchesWaited) {
+  Open(4, 3);
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  const uint32_t place = Allocate(1).first.value();
+  session_->DelayFetches(std::chrono::milliseconds(5));
+  ASSERT_EQ(memtide_acquire(client, &place, 1, MEMTIDE_READ, -1), MEMTIDE_OK);
+  memtide_stats stats = {};
+  stats.struct_bytes = sizeof(stats);
+  ASSERT_EQ(memtide_get_stats(client, &stats), MEMTIDE_OK) << memtide_last_error();
+  EXPECT_GE(stats.wait_nanoseconds, 5'000'000u);
+  EXPECT_EQ(stats.leases_in_use, 1u);
+}
+
+TEST_F(ClientArgumentsTest, LimitsAreTheDaemons) {
+  Open(4, 3);
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  EXPECT_EQ(Refusal(memtide_get_limits(client, nullptr)), "limits is NULL");
+  memtide_limits limits = {};
+  limits.struct_bytes = sizeof(limits);
+  ASSERT_EQ(memtide_get_limits(client, &limits), MEMTIDE_OK) << memtide_last_error();
+  const DaemonLimits sent = FakeDaemonSession::Options().limits;
+  EXPECT_EQ(limits.chunks_per_call, sent.chunks_per_call);
+  EXPECT_EQ(limits.max_wait_s, 60u);
+}
+
+TEST_F(ClientArgumentsTest, AnArrayOfNothingMayBeNull) {
+  Open(4, 3);
+  auto* const client = reinterpret_cast<memtide_client*>(client_.get());
+  const uint32_t place = Allocate(1).first.value();
+  EXPECT_EQ(Refusal(memtide_versions(client, nullptr, 1, nullptr, nullptr)), "places is NULL");
+  EXPECT_EQ(Refusal(memtide_versions(client, &place, 1, nullptr, nullptr)), "ids is NULL");
+  EXPECT_EQ(memtide_versions(client, nullptr, 0, nullptr, nullptr), MEMTIDE_OK);
+  EXPECT_EQ(memtide_chunk_ids(client, place, 0, nullptr), MEMTIDE_OK) << memtide_last_error();
 }
 
 TEST_F(ClientArgumentsTest, AForkedChildIsRefused) {

@@ -41,7 +41,7 @@ int WithLeases(memtide_client* client, Body body) {
 template <typename Body>
 int WithPlaces(memtide_client* client, const uint32_t* places, size_t count, Body body) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
-    if (places == nullptr && count > 0) return NullArgument("places");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(places, count, "places"));
     return body(leases, PlacesAt(places, count));
   });
 }

@@ -18,6 +18,7 @@ namespace {
 using memtide::Access;
 using memtide::Bytes;
 using memtide::ChunkKind;
+using memtide::client::CheckArray;
 using memtide::client::Client;
 using memtide::client::CopyCommonFields;
 using memtide::client::Guarded;
@@ -181,7 +182,7 @@ int memtide_free(memtide_client* client, uint32_t first_place, uint32_t count) {
 
 int memtide_discard(memtide_client* client, const uint32_t* places, size_t count) {
   return WithClient(client, [&](Client& opened) -> absl::Status {
-    if (places == nullptr && count > 0) return NullArgument("places");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(places, count, "places"));
     // As memtide_free.
     if (!opened.CheckProcess().ok()) return absl::OkStatus();
     return opened.leases()->Discard(PlacesAt(places, count));
@@ -190,7 +191,7 @@ int memtide_discard(memtide_client* client, const uint32_t* places, size_t count
 
 int memtide_offer(memtide_client* client, const uint32_t* places, size_t count, uint8_t* shared) {
   return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
-    if (shared == nullptr && count > 0) return NullArgument("shared");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(shared, count, "shared"));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<size_t> numbers, leases.Offer(at));
     for (size_t i = 0; i < count; ++i) shared[i] = 0;
     for (const size_t number : numbers) shared[number] = 1;
@@ -237,7 +238,7 @@ int memtide_release(memtide_client* client, const uint32_t* places, size_t count
 
 int memtide_cover_streams(memtide_client* client, const uint64_t* streams, size_t count) {
   return WithClient(client, [&](Client& opened) -> absl::Status {
-    if (streams == nullptr && count > 0) return NullArgument("streams");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(streams, count, "streams"));
     return opened.CoverStreams({streams, count});
   });
 }

@@ -26,6 +26,10 @@ absl::Status NullArgument(const char* name) {
   return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
 }
 
+absl::Status CheckArray(const void* array, size_t count, const char* name) {
+  return array == nullptr && count > 0 ? NullArgument(name) : absl::OkStatus();
+}
+
 absl::Status CopyText(const std::string& text, char** given) {
   // memtide_free_text passes the text to free, so it comes from malloc.
   *given = static_cast<char*>(malloc(text.size() + 1));

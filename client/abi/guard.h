@@ -6,6 +6,7 @@
 #ifndef MEMTIDE_CLIENT_ABI_GUARD_H_
 #define MEMTIDE_CLIENT_ABI_GUARD_H_
 
+#include <cstddef>
 #include <new>
 #include <string>
 
@@ -29,6 +30,8 @@ int Guarded(Body body) {
 
 // The INVALID_ARGUMENT for a null pointer that the caller passed as `name`.
 absl::Status NullArgument(const char* name);
+// The same of an array of `count`. None needs no address.
+absl::Status CheckArray(const void* array, size_t count, const char* name);
 
 // Sets *given to a zero-terminated copy, which memtide_free_text frees.
 absl::Status CopyText(const std::string& text, char** given);

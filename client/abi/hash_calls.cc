@@ -11,6 +11,7 @@
 
 using memtide::ContentHash;
 using memtide::HashSecret;
+using memtide::client::CheckArray;
 using memtide::client::Guarded;
 using memtide::client::NullArgument;
 
@@ -21,7 +22,7 @@ extern "C" int memtide_hash_pieces(const void* secret, size_t secret_bytes,
                                    uint8_t digest[MEMTIDE_DIGEST_BYTES]) {
   return Guarded([&]() -> absl::Status {
     if (secret == nullptr) return NullArgument("secret");
-    if (pieces == nullptr && count > 0) return NullArgument("pieces");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(pieces, count, "pieces"));
     if (digest == nullptr) return NullArgument("digest");
     MEMTIDE_ASSIGN_OR_RETURN(
         const HashSecret known,

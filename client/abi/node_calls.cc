@@ -14,6 +14,7 @@
 
 namespace {
 
+using memtide::client::CheckArray;
 using memtide::client::CopyText;
 using memtide::client::Guarded;
 using memtide::client::NullArgument;
@@ -84,7 +85,7 @@ int memtide_get_trace(const char* socket_dir, uint64_t job_id, char** trace, siz
 
 int memtide_read_trace(const char* trace, size_t bytes, char** json) {
   return Guarded([&]() -> absl::Status {
-    if (trace == nullptr && bytes != 0) return NullArgument("trace");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(trace, bytes, "trace"));
     if (json == nullptr) return NullArgument("json");
     *json = nullptr;
     absl::StatusOr<std::string> text = memtide::client::JobTraceAsJson({trace, bytes});
@@ -96,7 +97,7 @@ int memtide_read_trace(const char* trace, size_t bytes, char** json) {
 int memtide_add_to_trace(const char* trace, size_t bytes, const char* json, size_t json_bytes,
                          char** extended, size_t* extended_bytes) {
   return Guarded([&]() -> absl::Status {
-    if (trace == nullptr && bytes != 0) return NullArgument("trace");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(trace, bytes, "trace"));
     if (json == nullptr) return NullArgument("json");
     if (extended == nullptr) return NullArgument("extended");
     if (extended_bytes == nullptr) return NullArgument("extended_bytes");

@@ -13,6 +13,7 @@ namespace {
 
 using memtide::Digest;
 using memtide::kDigestBytes;
+using memtide::client::CheckArray;
 using memtide::client::CopyCommonFields;
 using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
@@ -106,8 +107,8 @@ int memtide_start_shared_part(memtide_client* client, const uint32_t* places, si
     if (part == nullptr) return NullArgument("part");
     MEMTIDE_ASSIGN_OR_RETURN(memtide_shared_part out, ReadCommonFields("part", part));
     if (out.addresses == nullptr) return NullArgument("part.addresses");
-    if (out.unknown_reads == nullptr && reads > 0) return NullArgument("part.unknown_reads");
-    if (out.different_reads == nullptr && reads > 0) return NullArgument("part.different_reads");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(out.unknown_reads, reads, "part.unknown_reads"));
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(out.different_reads, reads, "part.different_reads"));
     MEMTIDE_ASSIGN_OR_RETURN(OwnPart own, ReadPart(places, count, reads));
     MEMTIDE_ASSIGN_OR_RETURN(own.contents, ReadContents(contents, own.reads));
     MEMTIDE_ASSIGN_OR_RETURN(const StartedPart started, leases.StartPart(&own));

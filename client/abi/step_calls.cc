@@ -9,6 +9,7 @@
 namespace {
 
 using memtide::ChunkId;
+using memtide::client::CheckArray;
 using memtide::client::CopyText;
 using memtide::client::LeaseClient;
 using memtide::client::NullArgument;
@@ -27,8 +28,8 @@ int memtide_commit(memtide_client* client, uint64_t step, const uint32_t* places
                    const uint32_t* shadow_places, size_t count, const uint64_t* ids,
                    const uint64_t* versions, int how, const void* manifest, size_t manifest_bytes) {
   return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
-    if (shadow_places == nullptr && count > 0) return NullArgument("shadow_places");
-    if (manifest == nullptr && manifest_bytes > 0) return NullArgument("manifest");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(shadow_places, count, "shadow_places"));
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(manifest, manifest_bytes, "manifest"));
     memtide::client::CommitRequest commit;
     commit.committed.step = step;
     // The manifest is opaque here: the next process of the job reads it to resume.
@@ -63,8 +64,8 @@ int memtide_committed(memtide_client* client, uint64_t* step, char** manifest,
 int memtide_versions(memtide_client* client, const uint32_t* places, size_t count, uint64_t* ids,
                      uint64_t* versions) {
   return WithPlaces(client, places, count, [&](LeaseClient& leases, Places at) -> absl::Status {
-    if (ids == nullptr && count > 0) return NullArgument("ids");
-    if (versions == nullptr && count > 0) return NullArgument("versions");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(ids, count, "ids"));
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(versions, count, "versions"));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<memtide::client::ChunkVersion> found,
                              leases.Versions(at));
     // A version says something only with its id: the place may have another chunk later.
@@ -78,7 +79,7 @@ int memtide_versions(memtide_client* client, const uint32_t* places, size_t coun
 
 int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t count, uint64_t* ids) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
-    if (ids == nullptr && count > 0) return NullArgument("ids");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(ids, count, "ids"));
     MEMTIDE_ASSIGN_OR_RETURN(const std::vector<ChunkId> chunks,
                              leases.ChunkIds(PlaceRange{PlaceId(first_place), count}));
     for (size_t i = 0; i < chunks.size(); ++i) ids[i] = chunks[i].value();
@@ -89,7 +90,7 @@ int memtide_chunk_ids(memtide_client* client, uint32_t first_place, uint32_t cou
 int memtide_attach(memtide_client* client, const uint64_t* ids, uint32_t count,
                    uint32_t* first_place) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
-    if (ids == nullptr && count > 0) return NullArgument("ids");
+    MEMTIDE_RETURN_IF_ERROR(CheckArray(ids, count, "ids"));
     if (first_place == nullptr) return NullArgument("first_place");
     std::vector<ChunkId> chunks;
     for (uint32_t i = 0; i < count; ++i) chunks.emplace_back(ids[i]);

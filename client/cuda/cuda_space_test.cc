@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/cuda/cuda.h"
 #include "base/cuda/fake/fake_cuda.h"
 #include "client/cuda/testing/cuda_space_harness.h"
@@ -145,6 +146,17 @@ TEST(CudaSpaceTest, RefusesPartOfAnAllocation) {
   Region region = lent.Share();
   EXPECT_EQ(space->Map(PlaceId(0), &region, Bytes(0), Access::kRead).code(),
             absl::StatusCode::kInternal);
+}
+
+TEST(CudaSpaceTest, ANumberNamesADeviceThatThisProcessSees) {
+  const auto first = CudaDeviceUuid(0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(*first, Uuid());
+  const size_t seen = CudaDevices()->size();
+  const absl::Status beyond = CudaDeviceUuid(static_cast<uint32_t>(seen)).status();
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(beyond.message().find(absl::StrCat("sees ", seen, " GPUs")), absl::string_view::npos)
+      << beyond;
 }
 
 TEST(CudaSpaceTest, ADeviceThatThisProcessDoesNotSeeIsNamed) {

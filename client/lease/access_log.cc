@@ -38,7 +38,7 @@ void AccessLog::Record(ChunkId chunk, Access access) {
   uint64_t& last = last_[chunk.value()];
   const uint64_t now = number_ * 2 + write;
   // A use counts once per moment, and a write once more than the reads before it.
-  if (last / 2 == number_ && last >= now) return;
+  if (last >= now) return;
   last = now;
   Current()->uses.push_back({chunk, access});
   ++uses_;

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -68,6 +70,7 @@ class Chunks : public v1::ChunkService::Service {
   grpc::Status Allocate(grpc::ServerContext* context, const v1::AllocateRequest* request,
                         v1::AllocateResponse* response) override {
     for (uint32_t i = 0; i < request->count(); ++i) response->add_chunk_ids(++allocated);
+    last_allocated = *request;
     return Refuse(request->count());
   }
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
@@ -86,6 +89,19 @@ class Chunks : public v1::ChunkService::Service {
     released += static_cast<uint32_t>(request->chunk_ids_size());
     return Refuse(static_cast<uint32_t>(request->chunk_ids_size()));
   }
+  grpc::Status Offer(grpc::ServerContext* context, const v1::OfferRequest* request,
+                     v1::OfferResponse* response) override {
+    last_offered = *request;
+    return grpc::Status::OK;
+  }
+  grpc::Status Duplicate(grpc::ServerContext* context, const v1::DuplicateRequest* request,
+                         v1::DuplicateResponse* response) override {
+    for (uint32_t i = 0; i < duplicates; ++i) response->add_chunk_ids(++allocated);
+    return grpc::Status::OK;
+  }
+  uint32_t duplicates = 0;
+  v1::AllocateRequest last_allocated;
+  v1::OfferRequest last_offered;
   uint32_t allocated = 0, released = 0;
   uint32_t waits_on = 0;  // How many calls are to be made again.
   int64_t longest_wait_s = 0;
@@ -118,13 +134,14 @@ class Admin : public v1::AdminService::Service {
   }
 };
 
-class NoEvents : public DaemonSessionEvents {
+class Budgets : public DaemonSessionEvents {
  public:
   void RegionArrived(RegionId id, Region region) override {}
   void RegionGone(RegionId id, const DeviceShare& share) override {}
   void RevokeRequested(const Revocation& revocation) override {}
-  void LeaseBudgetChanged(const LeaseBudget& budget) override {}
+  void LeaseBudgetChanged(const LeaseBudget& budget) override { leases.set_value(budget.leases); }
   void Lost(const absl::Status& reason) override {}
+  std::promise<uint32_t> leases;
 };
 
 class SmallCallsTest : public testing::Test {
@@ -178,7 +195,7 @@ class SmallCallsTest : public testing::Test {
   Chunks chunks_;
   Optimizer optimizer_;
   Admin admin_;
-  NoEvents events_;
+  Budgets events_;
   std::unique_ptr<grpc::Server> server_;
   Descriptor listener_, peer_;
   std::unique_ptr<GrpcDaemonSession> session_;
@@ -200,6 +217,53 @@ TEST_F(SmallCallsTest, ListsOfChunksAreCutAtTheDaemonsLimit) {
   EXPECT_EQ(fetched->leases.size(), kChunks);
   EXPECT_EQ(chunks_.released, kChunks);
   EXPECT_EQ(chunks_.longest_wait_s, 5);
+}
+
+TEST_F(SmallCallsTest, AnAllocationSaysWhatItIsForAndWhereItsHomeIs) {
+  ASSERT_TRUE(Open().ok());
+  const auto allocate = [this](ChunkKind kind, InitialContent content, HomeTier home) {
+    EXPECT_TRUE(session_->Allocate(1, kind, content, home).ok());
+    return chunks_.last_allocated;
+  };
+  v1::AllocateRequest last =
+      allocate(ChunkKind::kGradient, InitialContent::kUndefined, HomeTier::kHost);
+  EXPECT_EQ(last.kind(), v1::CHUNK_KIND_GRADIENT);
+  EXPECT_TRUE(last.undefined());
+  EXPECT_EQ(last.home_tier(), v1::TIER_HOST);
+  last = allocate(ChunkKind::kParameter, InitialContent::kZeros, HomeTier::kLowest);
+  EXPECT_EQ(last.kind(), v1::CHUNK_KIND_PARAMETER);
+  EXPECT_FALSE(last.undefined());
+  EXPECT_EQ(last.home_tier(), v1::TIER_UNSPECIFIED);
+}
+
+TEST_F(SmallCallsTest, AnOfferWaitsAsLongAsTheDaemonLetsIt) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(session_->Offer({ChunkId(1)}).ok());
+  EXPECT_EQ(chunks_.last_offered.deadline().seconds(), 5);
+  EXPECT_FALSE(chunks_.last_offered.repeats());
+  ASSERT_TRUE(session_->OfferWhenWritten({ChunkId(1)}).ok());
+  EXPECT_TRUE(chunks_.last_offered.repeats());
+}
+
+TEST_F(SmallCallsTest, DuplicatesAreAsManyAsRequestedOrNone) {
+  ASSERT_TRUE(Open().ok());
+  chunks_.duplicates = 4;
+  const auto made = session_->Duplicate({ChunkId(1), ChunkId(2)}, 2);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->size(), 4u);
+  EXPECT_EQ(session_->Duplicate({ChunkId(1)}, 2).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(SmallCallsTest, ABudgetThatTheDaemonSendsArrives) {
+  ASSERT_TRUE(Open().ok());
+  v1::FdFrame frame;
+  frame.mutable_lease_budget()->set_slots(9);
+  frame.mutable_lease_budget()->set_leases(7);
+  const std::string packet = frame.SerializeAsString();
+  ASSERT_GT(send(peer_.get(), packet.data(), packet.size(), MSG_NOSIGNAL), 0);
+  std::future<uint32_t> leases = events_.leases.get_future();
+  ASSERT_EQ(leases.wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  EXPECT_EQ(leases.get(), 7u);
 }
 
 TEST_F(SmallCallsTest, ACallThatHasToWaitOnIsMadeAgain) {
