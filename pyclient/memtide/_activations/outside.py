@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import importlib
 import inspect
 import sys
 import types
@@ -21,6 +22,7 @@ from typing import Any
 from memtide._activations.marks import Unseen, mark
 
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ANY_NAME = frozenset(("getattr", "globals", "vars"))
 _CHANGED = "it changes variables outside of its modules"
 _PROFILED = "a profiler watches it"
@@ -35,6 +37,7 @@ class OutsideVariables:
         self._places: dict[tuple[int, str], tuple[Mapping[str, Any], Any]] = {}  # With the mark.
         self._objects: dict[int, tuple[Any, Any]] = {}
         self._reason: str | None = None
+        self._imports = 0  # Imports that are going on, each within the last.
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -67,13 +70,15 @@ class OutsideVariables:
 
     def _see(self, frame: types.FrameType, event: str, called: Any) -> None:
         is_call = event == "call"
+        if frame.f_code is _IMPORT:
+            self._imports += is_call - (event == "return")
+        if self._imports:
+            return  # A module is imported once.
         if self._reason is not None or (is_call and frame.f_code in self._codes):
             return
         space = frame.f_globals
         if not (is_call or event == "c_call") or _is_library_s(space.get("__name__")):
             return
-        if getattr(space.get("__spec__"), "_initializing", False):
-            return  # The module is imported, once.
         try:
             if is_call:
                 self._codes.add(frame.f_code)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import contextvars
 import functools
+import importlib
 import io
 import itertools
 import random
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -276,6 +279,25 @@ def test_a_block_that_prints_runs_once() -> None:
     with outside.watched():
         print("a word")
     assert outside.reason() == "it prints"
+
+
+@pytest.mark.usefixtures("no_profiler")
+def test_what_modules_do_when_they_are_imported_is_done_once_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = "count = 0\ndef register():\n    global count\n    count += 1\n"
+    (tmp_path / "counts_registered.py").write_text(counts, encoding="utf-8")
+    registers = "from counts_registered import register\nregister()\n"
+    (tmp_path / "registers.py").write_text(registers, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    outside, after = OutsideVariables(), OutsideVariables()
+    with outside.watched(), contextlib.suppress(ModuleNotFoundError):
+        module = importlib.import_module("registers")
+        importlib.import_module("a_module_that_is_missing")
+    assert outside.reason() is None
+    with after.watched():
+        module.register()
+    assert after.reason() == "it changes variables outside of its modules"
 
 
 @pytest.mark.usefixtures("no_profiler")
