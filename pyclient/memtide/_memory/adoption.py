@@ -133,13 +133,27 @@ def adopt_state_of(memory: ManagedMemory, parameter: Any, state: Any) -> None:
     parameter stay: it is stepped in this process, and the content of chunks must be what the
     daemon's steps have made of it."""
     owner = parameter if isinstance(parameter, torch.Tensor) else None
-    if owner is not None and owner.nbytes < SMALLEST_BYTES:
+    if owner is not None and owner.nbytes < SMALLEST_BYTES or _is_settled(memory, state):
         return
     row = 0
     for tensor in tensors_in(state):
         row += memory.addresses.manages(tensor) or adopt(
             memory, tensor, Kind.OPTIMIZER_STATE, row, parameter=owner
         )
+
+
+def _is_settled(memory: ManagedMemory, state: Any) -> bool:
+    """Whether plain tensors are all that the state has, and each is in a chunk or too small for
+    one. Each step looks at all states twice, and most are so."""
+    if type(state) is not dict:
+        return False
+    for value in state.values():
+        if type(value) is torch.Tensor:
+            if not memory.addresses.manages(value) and value.nbytes >= SMALLEST_BYTES:
+                return False
+        elif isinstance(value, torch.Tensor | dict | list | tuple):
+            return False
+    return True
 
 
 def move_to(memory: ManagedMemory, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
