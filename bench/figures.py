@@ -325,6 +325,13 @@ FIGURES: tuple[Figure, ...] = (
         "",
         at_least=True,
     ),
+    Figure(
+        "activations_on_ssd.step",
+        "8 times the host memory, against computing or the drive",
+        Measure.SHARE,
+        1.25,
+        "s",
+    ),
     Figure("idle.memory", "idle daemon's memory beyond pools", Measure.ALONE, 64, "MiB", "MiB"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,14 @@ import fake_gpu
 from figures import TRACES, Pair
 from ranks import ranks
 from small_pools import fits_cpu, small_pools
-from training import durable_steps, placement, resume, train_overhead, verified_steps
+from training import (
+    activations_on_ssd,
+    durable_steps,
+    placement,
+    resume,
+    train_overhead,
+    verified_steps,
+)
 
 _PROGRAM_TIMEOUT_S = 180.0
 Samples = dict[str, list[Pair]]
@@ -161,6 +169,29 @@ def _activations(context: Context) -> Samples:
     )
     try:
         return activation_steps.measure(options)
+    except (train_overhead.TrainingEnded, subprocess.TimeoutExpired) as error:
+        raise SuiteFailed(str(error)) from None
+
+
+def _activations_on_ssd(context: Context) -> Samples:
+    drive = context.run_with_daemon(
+        "ssd_bench",
+        ["--host-pool=1GiB", "--ssd-pool=2GiB"],
+        *("--ssd_dir={ssd_dir}", "--chunk_mib=64"),
+    )
+    written, read = (
+        1e9 * statistics.median(pair.limit for pair in drive[f"ssd.{way}.64"])
+        for way in ("write", "read")
+    )
+    options = activations_on_ssd.Options(
+        memtided=context.memtided,
+        script=context.root / "tests" / "python" / "scripts" / "activation_heavy.py",
+        ssd_parent=context.ssd_parent,
+        written_per_second=written,
+        read_per_second=read,
+    )
+    try:
+        return {"activations_on_ssd.step": activations_on_ssd.measure(options)}
     except (train_overhead.TrainingEnded, subprocess.TimeoutExpired) as error:
         raise SuiteFailed(str(error)) from None
 
@@ -349,6 +380,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "policy": _policy,
     "plans": _plans,
     "activations": _activations,
+    "activations_on_ssd": _activations_on_ssd,
     "idle": _idle,
     "rpc": _rpc,
     "client": _client,
@@ -372,5 +404,5 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "peers": _peers,
 }
 # Suites that run only if --only names them: tools/setup does not install what "peers" needs,
-# "activations" takes 20 minutes, and "durable" 15.
-BY_NAME_ONLY = {"activations", "durable", "peers"}
+# "activations" takes 20 minutes, "activations_on_ssd" 10, and "durable" 15.
+BY_NAME_ONLY = {"activations", "activations_on_ssd", "durable", "peers"}
