@@ -14,9 +14,9 @@ the mutants of C++, tools/python_mutations.py those of Python: conditions are ne
 The commit that is checked out is in a Git worktree in a temporary folder. C++ is built there once,
 with all mutants, and a number chooses one. The tests run for each mutant until one fails: of the
 engine its own, those of daemon/replay, which runs it, and the simulations with seeds that no golden
-hash covers; of the client its own, then those of tests/integration that use it. A test that takes ten times as long as without a
-mutant, or computes for three times as long, fails. Which tests judge a mutant in Python is said in
-tools/mutate_python.py.
+hash covers; of the client its own, then those of tests/integration that use it. A test that takes
+ten times as long as without a mutant, or computes for three times as long, fails. Which tests judge
+a mutant in Python is said in tools/mutate_python.py.
 
 One line for each mutant says which test caught it, or that it survived. Mutants that
 tools/equivalent.txt explains do not count. Exits 0 if at least 95 of 100 others are caught, 1 if
