@@ -404,5 +404,5 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "peers": _peers,
 }
 # Suites that run only if --only names them: tools/setup does not install what "peers" needs,
-# "activations" takes 20 minutes, "activations_on_ssd" 10, and "durable" 15.
+# "activations" takes 20 minutes, "activations_on_ssd" 20, and "durable" 15.
 BY_NAME_ONLY = {"activations", "activations_on_ssd", "durable", "peers"}

@@ -86,10 +86,13 @@ def _run(options: Options, steps: int, managed: bool) -> _Run:
         )
         if done.returncode != 0:
             raise TrainingEnded(done.stderr.strip())
-        moved = json.loads(stats.read_text(encoding="utf-8"))["moved_bytes"] if managed else {}
+        written = read = 0
+        if managed:
+            moved = json.loads(stats.read_text(encoding="utf-8"))["moved_bytes"]
+            written, read = moved["ssd_written_bytes"], moved["ssd_read_bytes"]
         ends = [float(line) for line in times.read_text(encoding="ascii").splitlines()]
     return _Run(
         [later - sooner for sooner, later in itertools.pairwise(ends)],
-        moved.get("host_to_ssd_bytes", 0),
-        moved.get("ssd_to_host_bytes", 0),
+        written,
+        read,
     )
