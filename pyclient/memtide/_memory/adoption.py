@@ -149,7 +149,9 @@ def _is_settled(memory: ManagedMemory, state: Any) -> bool:
         return False
     for value in state.values():
         if type(value) is torch.Tensor:
-            if not memory.addresses.manages(value) and value.nbytes >= SMALLEST_BYTES:
+            # Sparse tensors have no `nbytes`.
+            is_small = value.numel() * value.itemsize < SMALLEST_BYTES
+            if not is_small and not memory.addresses.manages(value):
                 return False
         elif isinstance(value, torch.Tensor | dict | list | tuple):
             return False

@@ -141,6 +141,18 @@ def test_other_tensors_are_left_alone(runtime: Runtime, tensor: torch.Tensor) ->
     assert runtime.memory.arenas.chunks() == 0
 
 
+def test_a_sparse_state_stays_where_it_is(runtime: Runtime) -> None:
+    embedding = torch.nn.Embedding(512, 32, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        embedding(torch.arange(512)).sum().backward()
+        optimizer.step()
+    momentum = optimizer.state[embedding.weight]["momentum_buffer"]
+    assert momentum.is_sparse
+    assert manages(runtime, embedding.weight, momentum) == [True, False]
+
+
 def _adopted_parameter(runtime: Runtime) -> torch.Tensor:
     module = torch.nn.Linear(32, 32)
     module.weight.data = torch.ones(32, 32)
