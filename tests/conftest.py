@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -14,13 +13,6 @@ sys.path[:0] = [str(HERE / "python" / "testing"), str(HERE.parent / "pyclient")]
 
 from harness import Cli  # noqa: E402
 from reference_runs import ReferenceRuns  # noqa: E402
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Tells tools/covering_tests.py which test runs."""
-    if "COVERAGE_PROCESS_START" in os.environ:
-        importlib.import_module("coverage").Coverage.current().switch_context(item.nodeid)
 
 
 @pytest.fixture

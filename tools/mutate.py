@@ -11,8 +11,8 @@ with 20261128, which was written here before a mutant of either was tried. tools
 the mutants of C++, tools/python_mutations.py those of Python: conditions are negated, operands of
 "and" and "or" dropped, comparisons and sums exchanged, statements deleted.
 
-The commit that is checked out is in a Git worktree in a temporary folder. C++ is built there once,
-with all mutants, and a number chooses one. The tests run for each mutant until one fails: of the
+The commit that is checked out is in a Git worktree in a temporary folder, once with all mutants,
+and a number chooses one. C++ is built there. The tests run for each mutant until one fails: of the
 engine its own, those of daemon/replay, which runs it, and the simulations with seeds that no golden
 hash covers; of the client its own, then those of tests/integration that use it. A test that takes
 ten times as long as without a mutant, or computes for three times as long, fails. Which tests judge
@@ -149,9 +149,8 @@ def try_mutants(tree, options, pool, originals):
     chosen: list[mutations.Mutation] = []
     workers = int(os.environ.get("MEMTIDE_JOBS", "2"))
     if options.of == "pyclient":
-        one_build.take(pool, chosen, options.count)
-        folders = options.tests or python_folders(tree)
-        catches, workers = mutate_python.judge_of(tree, chosen, originals, folders), 1
+        mutate_python.write(tree, originals, pool, chosen, options.count)
+        catches = mutate_python.judge_of(tree, chosen, options.tests or python_folders(tree))
     else:
         rounds = rounds_of(tree, options.of)
         targets = sorted({test for test, _ in rounds})

@@ -2,8 +2,12 @@
 
 import contextlib
 import io
+import os
 import sys
+import tempfile
+import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -33,6 +37,7 @@ bool Fits(const Job& job, int size) {
 """
 
 PYTHON = '''"""About this."""
+from __future__ import annotations
 import os
 
 LIMIT = 1 + 1
@@ -132,35 +137,61 @@ class Python(unittest.TestCase):
         self.assertEqual(
             set(self.found),
             {
-                "a.py:4: + to -: 1 + 1",
-                "a.py:10: negate: size < self.limit and not self.ended",
-                "a.py:10: drop: size < self.limit",
-                "a.py:10: drop: not self.ended",
-                "a.py:10: < to <=: size < self.limit",
-                "a.py:11: delete: self.count(size)",
-                "a.py:12: flip: True",
-                "a.py:13: - to +: size - 1",
+                "a.py:5: + to -: 1 + 1",
+                "a.py:11: negate: size < self.limit and not self.ended",
+                "a.py:11: drop: size < self.limit",
+                "a.py:11: drop: not self.ended",
+                "a.py:11: < to <=: size < self.limit",
+                "a.py:12: delete: self.count(size)",
+                "a.py:13: flip: True",
+                "a.py:14: - to +: size - 1",
             },
         )
 
-    def test_a_mutant_is_the_text_with_one_change(self):
-        mutated = python_mutations.apply(PYTHON, self.found["a.py:10: drop: not self.ended"])
-        self.assertIn("        if ((size < self.limit)):  # é\n", mutated)
-        mutated = python_mutations.apply(PYTHON, self.found["a.py:11: delete: self.count(size)"])
-        self.assertIn("            pass\n", mutated)
+    def run_chosen(self, number, **environment):
+        """Sizes that a job counts, below its limit and at it, in the text with two mutants."""
+        names = "a.py:11: < to <=: size < self.limit", "a.py:12: delete: self.count(size)"
+        text = python_mutations.apply(PYTHON, list(enumerate(map(self.found.get, names), 1)))
+        chosen, module = types.ModuleType("chosen_mutant"), types.ModuleType("a")
+        environment |= {python_mutations.CHOSEN: str(number)}
+        with (
+            unittest.mock.patch.dict(os.environ, environment),
+            unittest.mock.patch.dict(sys.modules, chosen_mutant=chosen),
+        ):
+            exec(python_mutations.DEFINITION, chosen.__dict__)
+            exec(text, module.__dict__)
+            job, counted = module.Job(), []
+            job.limit, job.ended, job.count = 3, False, counted.append
+            job.fits(2)
+            job.fits(3)
+        return counted
 
-    def judges(self, name):
-        lines = {4: set(), 10: {"a", "b"}, 11: {"b", "c", "fails"}}
-        recorded = {"seconds": {"a": 50.0, "b": 20.0, "c": 5.0}, "lines": {"a.py": lines}}
-        return mutate_python.judges(self.found[name], PYTHON, recorded)
+    def test_a_number_chooses_a_mutant(self):
+        self.assertEqual([self.run_chosen(n) for n in range(3)], [[2], [2, 3], []])
+
+    def test_the_tests_that_run_its_line_are_recorded(self):
+        with tempfile.NamedTemporaryFile("r") as ran:
+            recording = {python_mutations.RECORD: ran.name}
+            self.run_chosen(0, **recording)
+            self.run_chosen(0, **recording, PYTEST_CURRENT_TEST="t.py::t[a b] (call)")
+            expected = "1 t.py::t[a b] (call)\n2 t.py::t[a b] (call)\n"
+            self.assertEqual(ran.read(), expected)
 
     def test_the_cheapest_tests_of_its_line_judge_a_mutant(self):
-        self.assertEqual(self.judges("a.py:10: drop: not self.ended"), (["b"], 20.0))
-        self.assertEqual(self.judges("a.py:11: delete: self.count(size)"), (["c", "b"], 25.0))
-        self.assertEqual(self.judges("a.py:12: flip: True"), ([], 0))
+        seconds = {"t.py::a": 50.0, "t.py::b": 20.0, "t.py::c": 5.0}
+        ran = "1 t.py::a (call)\n2 t.py::c (setup)\n1 t.py::b (call)\n1 t.py::fails (call)\n"
+        tests = mutate_python.tests_of(ran, seconds)
+        self.assertEqual(tests, {1: ["t.py::b", "t.py::a"], 2: ["t.py::c"]})
+        self.assertEqual(mutate_python.judges(tests[1], seconds), (["t.py::b"], 20.0))
+        self.assertEqual(mutate_python.judges(tests[2], seconds), (["t.py::c"], 5.0))
+        self.assertEqual(mutate_python.judges([], seconds), ([], 0))
 
-    def test_what_runs_at_an_import_is_judged_by_the_tests_of_its_file(self):
-        self.assertEqual(self.judges("a.py:4: + to -: 1 + 1"), (["c", "b"], 25.0))
+    def test_what_fails_or_is_skipped_judges_nothing(self):
+        case = '<testcase classname="tests.a" name="{}" time="{}">{}</testcase>'
+        cases = [case.format("b", 1, ""), case.format("c", 2, "<failure/>")]
+        cases.append(case.format("d", 3, "<skipped/>"))
+        junit = f"<testsuite>{''.join(cases)}</testsuite>"
+        self.assertEqual(mutate_python.seconds_of(junit), {"tests/a.py::b": 1.0})
 
 
 class Report(unittest.TestCase):

@@ -1,7 +1,7 @@
 """Mutations of Python: one expression or statement each, found in the syntax tree.
 
-They are those of tools/mutations.py for C++. As no compiler is in between, each is the text that
-stands in the file instead of the original, and nothing chooses at run time.
+They are those of tools/mutations.py for C++, and as there, a number chooses one at run time. A
+process that records writes down each test that runs the line of a mutation.
 """
 
 import ast
@@ -22,6 +22,30 @@ _COMPARISONS = {
     ast.NotIn: ("not in", "in"),
 }
 _SUMS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+")}
+_FIRST_IMPORT = "from __future__ import annotations"
+# In place of a statement.
+_NOTHING = "pass"
+
+# The environment's names of the chosen number, and of the file to which processes append a line for
+# each mutation that a test runs: its number, and the test as pytest names it.
+CHOSEN, RECORD = "MEMTIDE_MUTANT", "MEMTIDE_MUTANTS_RAN"
+_MODULE = "chosen_mutant"
+DEFINED_IN = f"pyclient/{_MODULE}.py"
+DEFINITION = f"""import os
+
+_CHOSEN, _RECORD = int(os.environ.get("{CHOSEN}", "0")), os.environ.get("{RECORD}")
+_recorded = set()
+
+
+def on(number):
+    test = os.environ.get("PYTEST_CURRENT_TEST") if _RECORD else None
+    if test and (number, test) not in _recorded:
+        _recorded.add((number, test))
+        file = os.open(_RECORD, os.O_WRONLY | os.O_APPEND)
+        os.write(file, f"{{number}} {{test}}\\n".encode())
+        os.close(file)
+    return number == _CHOSEN
+"""
 
 
 def mutations(path: str, text: str) -> Iterator[Mutation]:
@@ -30,22 +54,21 @@ def mutations(path: str, text: str) -> Iterator[Mutation]:
     yield from _of_statements(source, ast.parse(text))
 
 
-def apply(text: str, mutation: Mutation) -> str:
-    return text[: mutation.begin] + mutation.mutated + text[mutation.end :]
+def apply(text: str, chosen: list[tuple[int, Mutation]]) -> str:
+    """The text in which a number chooses one of the mutations, which must not overlap.
 
-
-def is_deferred(text: str, mutation: Mutation) -> bool:
-    """Whether the line runs when a function is called, and not when its module is imported."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return any(
-        isinstance(node, functions) and _first_line(node) <= mutation.line <= (node.end_lineno or 0)
-        for node in ast.walk(ast.parse(text))
-    )
-
-
-def _first_line(function):
-    body = function.body
-    return (body if isinstance(body, ast.expr) else body[0]).lineno
+    REQUIRES: it imports annotations, as all of pyclient that has code does.
+    """
+    for number, mutation in sorted(chosen, key=lambda pair: -pair[1].begin):
+        on = f"{_MODULE}.on({number})"
+        original = text[mutation.begin : mutation.end]
+        if mutation.mutated == _NOTHING:
+            choice = f"if not {on}: {original}"
+        else:
+            choice = f"(({mutation.mutated}) if {on} else ({original}))"
+        text = text[: mutation.begin] + choice + text[mutation.end :]
+    # Line numbers stay, and texts with expressions in them have no other quotes.
+    return text.replace(_FIRST_IMPORT, f"{_FIRST_IMPORT}; import {_MODULE}", 1) if chosen else text
 
 
 class _Source:
@@ -89,7 +112,7 @@ def _of_statements(source, node):
             test = child.test
             yield source.make("negate", test, f"(not ({source.text(test)}))")
         elif _may_be_deleted(child):
-            yield source.make("delete", child, "pass")
+            yield source.make("delete", child, _NOTHING)
         elif isinstance(child, ast.Return) and _is_flag(child.value):
             yield source.make("flip", child.value, str(not child.value.value))
         yield from _of_expression(source, child)

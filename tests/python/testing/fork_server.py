@@ -326,8 +326,6 @@ def _main() -> None:
     gc.collect()
     gc.freeze()  # Forked processes need not look through it.
     program = _serve(listener, starter, search_path)
-    if "COVERAGE_PROCESS_START" in os.environ:  # tools/covering_tests.py
-        importlib.import_module("coverage").process_startup()
     try:
         _run(program)
     except SystemExit:

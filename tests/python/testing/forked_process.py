@@ -65,10 +65,7 @@ class ForkServer:
             listener.bind(str(path))
             listener.listen(64)
             command = [sys.executable, _SERVER, path]
-            # Code that the server runs by itself is of no test.
-            names = self._environment.keys() - {"COVERAGE_PROCESS_START"}
-            environment = {name: self._environment[name] for name in names}
-            process = subprocess.Popen(command, env=environment, stdin=listener)
+            process = subprocess.Popen(command, env=self._environment, stdin=listener)
 
         def end() -> None:
             process.terminate()
