@@ -160,7 +160,7 @@ void Audit::CheckJob(const Job& job) const {
   MEMTIDE_CHECK(!snapshots.saving.has_value() || snapshots.saving->is_started ||
                 !snapshots.saving->unwritten.empty())
       << "a snapshot waits for nothing";
-  for (const SlotNumber slot : snapshots.slots) {
+  for (const SlotNumber slot : snapshots.NamedSlots()) {
     MEMTIDE_CHECK(job.share(Tier::kSsd).slots().in_quarantine(slot)) << "a named slot is lent";
   }
   const Share& device = job.share(Tier::kDevice);

@@ -111,6 +111,16 @@ struct JobSnapshots {
   Instant next_try;                    // After a failure, for what no commit asks for.
   std::vector<WaitingCommit> commits;  // They wait for `saving`.
 
+  // The SSD slots of all its snapshots; twice, where two name one.
+  std::vector<SlotNumber> NamedSlots() const {
+    std::vector<SlotNumber> named = slots;
+    for (const absl::optional<Saving>* each : {&saving, &uncertain}) {
+      if (each->has_value())
+        named.insert(named.end(), (*each)->slots.begin(), (*each)->slots.end());
+    }
+    return named;
+  }
+
   // The last step of the rank that is on stable storage; of a job without ranks, of rank 0.
   uint64_t SavedStep(uint32_t rank) const {
     return rank < saved_steps.size() ? saved_steps[rank] : 0;

@@ -234,10 +234,7 @@ void Records::ExpireWaitForSnapshot(Job& job) {
 
 void Records::EndSnapshots(Job& job) {
   if (!job.is_durable()) return;
-  EndQuarantines(job, job.snapshots.slots);
-  for (const auto* const saving : {&job.snapshots.saving, &job.snapshots.uncertain}) {
-    if (saving->has_value()) EndQuarantines(job, (*saving)->slots);
-  }
+  EndQuarantines(job, job.snapshots.NamedSlots());
   job.snapshots = {};
   DropSnapshot drop{job.id, {}};
   for (const uint32_t store : job.share(Tier::kSsd).segments()) drop.stores.emplace_back(store);
