@@ -83,9 +83,10 @@ bool ShmemIsHuge() {
 
 absl::Status Exhausted(absl::string_view what, Bytes size) {
   const AvailableMemory available = GetAvailableMemory();
-  return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", FormatBytes(size), ": ",
-                                                   what, "; ", FormatBytes(available.bytes),
-                                                   " are available to ", available.limited_by));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("shared memory of ", FormatBytes(size), ": ", what, "; ",
+                   FormatBytes(available.bytes), " are available to ", available.limited_by,
+                   "; free or add memory there, or take a smaller --host-pool"));
 }
 
 absl::Status Failed(absl::string_view call, Bytes size, int error) {

@@ -145,6 +145,7 @@ TEST(SharedMemoryTest, WhatCannotFitIsRefusedAndLeavesNothingBehind) {
     absl::StatusOr<SharedMemory> memory = SharedMemory::Create("absurd", size);
     EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted) << memory.status();
     EXPECT_THAT(memory.status().message(), HasSubstr(FormatBytes(size)));
+    EXPECT_THAT(memory.status().message(), HasSubstr("take a smaller --host-pool"));
   }
   EXPECT_EQ(OpenDescriptors(), before);
 }
