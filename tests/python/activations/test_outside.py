@@ -275,10 +275,15 @@ def no_profiler() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_profiler")
 def test_a_block_that_prints_runs_once() -> None:
-    outside = OutsideVariables()
-    with outside.watched():
+    def function() -> None:
         print("a word")
-    assert outside.reason() == "it prints"
+
+    in_function, itself = OutsideVariables(), OutsideVariables()
+    with in_function.watched():
+        function()
+    with itself.watched():
+        print("a word")
+    assert in_function.reason() == itself.reason() == "it prints"
 
 
 @pytest.mark.usefixtures("no_profiler")

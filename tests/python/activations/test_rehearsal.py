@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import numpy
 import pytest
 import torch
 from memtide._activations.rehearsal import Rehearsal, Rehearsed
+from memtide._activations.two_runs import FirstRun
 from memtide._torch_hooks.patching.attributes import Attributes
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -390,11 +392,42 @@ def test_what_a_block_changes_in_place_after_saving_it_is_torch_s_error(
     rehearsal.close()
 
 
-def test_an_argument_that_it_may_change_is_named(rehearsal: Rehearsal) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (object(), "an argument is a object"),
+        (torch.nested.nested_tensor([torch.ones(2)]), "a tensor that is not dense"),
+        (torch.ones(2).to_sparse(), "a tensor that is not dense"),
+    ],
+    ids=["object", "nested", "sparse"],
+)
+def test_an_argument_that_it_may_change_is_named(
+    rehearsal: Rehearsal, other: object, named: str
+) -> None:
     block = Block(lambda block, value, other: block.linear(value))
     rehearsal.open([block])
-    block(torch.ones(3, _WIDTH), object())
-    assert "object" in (rehearsal.close()[block].reason or "")
+    block(torch.ones(3, _WIDTH), other)
+    assert named in (rehearsal.close()[block].reason or "")
+
+
+def test_the_time_of_a_block_is_without_that_of_comparing(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now: Any = SimpleNamespace(deep=SimpleNamespace(seconds=0.0))
+    monkeypatch.setattr(time, "monotonic", lambda: now.deep.seconds)
+    reason_against = FirstRun.reason_against
+
+    def compare(first: FirstRun, number: int, tensor: torch.Tensor) -> str | None:
+        now.deep.seconds += 100
+        return reason_against(first, number, tensor)
+
+    def forward(block: Block, value: torch.Tensor) -> torch.Tensor:
+        now.deep.seconds += 1
+        return block.linear(value).exp()
+
+    monkeypatch.setattr(FirstRun, "reason_against", compare)
+    assert rehearse(rehearsal, forward).forward_s == 1
+    assert now.deep.seconds > 100
 
 
 def test_an_error_of_the_block_is_the_script_s(rehearsal: Rehearsal) -> None:

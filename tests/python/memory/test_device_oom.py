@@ -242,12 +242,14 @@ class _BigChunks:
         self.properties = SimpleNamespace(device_slots=100)
         self.limits = SimpleNamespace(min_slots=4)
         self.slots = 100
+        self.resizes = 0
 
     def stats(self) -> SimpleNamespace:
         return SimpleNamespace(slots=self.slots)
 
     def resize(self, share_bytes: int, _timeout_ms: int) -> None:
         self.slots = share_bytes // self.chunk_bytes
+        self.resizes += 1
 
     def release_all(self) -> None:
         pass
@@ -275,6 +277,19 @@ def test_a_library_is_given_512_mib_more_than_was_asked_and_they_stay_free(
     for _ in range(2):
         handler.end_iteration()
     assert memory.slots == 4 + 3
+
+
+def test_less_than_a_chunk_of_free_memory_asks_the_daemon_for_nothing(
+    cpu_as_gpu: RecordingGpu,
+) -> None:
+    memory = _BigChunks()
+    handler = DeviceOomHandler(memory)  # type: ignore[arg-type]
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 640.00 MiB. GPU 0")
+    handler.retry(error, lambda: None)
+    cpu_as_gpu.free_bytes = (10 + 1) * memory.addresses.chunk_bytes - 1
+    for _ in range(4):
+        handler.end_iteration()
+    assert (memory.slots, memory.resizes) == (88, 1)
 
 
 def test_what_other_jobs_have_taken_is_not_given_back_again(cpu_as_gpu: RecordingGpu) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from memtide._optimizer_step.partition import Geometry, Span, Update
+from memtide._optimizer_step.partition import Geometry, Interval, Span, Update
 from memtide._optimizer_step.speculative_plan import ParameterSlot, SpeculativePlan
 from rank_batches import adam_options
 
@@ -168,5 +169,10 @@ def test_what_is_copied_goes_with_the_first_unit_that_writes_the_place() -> None
     copies = {10: [(at(10, 8), at(10, 16))], 12: [(at(12), at(12, 4))]}
     slots = [slot(half(0), 0, elements=1536), slot(half(3), 0), slot(half(4), 0)]
     plan = SpeculativePlan(slots, copies, GEOMETRY, 6)
-    copied = [{place: c for place, c in unit.copies.items() if c} for unit in plan.units]
-    assert copied == [{10: copies[10]}, {}, {12: copies[12]}]
+
+    def copied() -> list[dict[int, Sequence[Interval]]]:
+        return [{place: c for place, c in unit.copies.items() if c} for unit in plan.units]
+
+    assert copied() == [{10: copies[10]}, {}, {12: copies[12]}]
+    assert plan.advance(slots, {12: copies[12]})
+    assert copied() == [{}, {}, {12: copies[12]}]

@@ -131,3 +131,13 @@ def test_bytes_that_are_no_manifest_are_an_error_only_where_it_is_wanted() -> No
         NamedJob(Client(b"?"), Path(), "one", resume=True)  # type: ignore[arg-type]
     anew = NamedJob(Client(b"?"), Path(), "one", resume=False)  # type: ignore[arg-type]
     assert anew.manifest is None
+
+
+def test_a_job_of_one_of_a_group_frees_all_that_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of a group on devices have a job each, which names its chunks for no rank."""
+    chunks = [{"chunk_id": "5", "job_id": "7", "names": [{"chunk_id": "5"}]}]
+    monkeypatch.setattr(named_job.admin, "inspect_node", lambda *_, **__: {"chunks": chunks})
+    monkeypatch.setattr(Client, "ranks", 1)
+    client, job = opened(None, resume=False)
+    job.settle(None)
+    assert client.freed == [5]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
+from typing import Any
+
 from memtide._daemon import inspection
-from memtide._telemetry.summary_tables import kinds_table, pools_table, steps_line
+from memtide._telemetry.summary_tables import _traffic_table, kinds_table, pools_table, steps_line
+from rich.console import Console
 
 
 def _columns(**mebibytes: int) -> dict[str, float]:
@@ -49,3 +54,17 @@ def test_each_device_has_a_row_and_all_have_one_column_of_copies() -> None:
     assert list(map(str, pools_table(node).columns[0].cells)) == ["device/0", "device/1", "host"]
     headers = [str(column.header) for column in kinds_table(node).columns]
     assert headers == ["states", "allocated", "on device", "on host"]
+
+
+def test_a_run_that_moved_nothing_says_so_once() -> None:
+    names = inspection.STALLS
+    stalled: Any = SimpleNamespace(
+        iterations=2, moved_bytes={}, stalled_s=dict.fromkeys(names, 0.5)
+    )
+    idle: Any = SimpleNamespace(iterations=0, moved_bytes={}, stalled_s={})
+    shown = io.StringIO()
+    console = Console(file=shown, width=100)
+    console.print(_traffic_table(stalled))
+    console.print(_traffic_table(idle))
+    assert shown.getvalue().count("0.250 s") == len(names) > 1
+    assert shown.getvalue().count("nothing") == 1 + 2
