@@ -46,15 +46,8 @@ def save(machine: Machine, path: Path, beside: Mapping[str, Any]) -> None:
     """Writes a machine. `beside`: what else the file says, under the keys that `load` passes
     over. OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {**as_json(machine), **beside}
+    document = {**asdict(machine), **beside}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def as_json(machine: Machine) -> dict[str, Any]:
-    """The fields of a machine as JSON values."""
-    document = asdict(machine)
-    document["device"]["flop_per_s"] = dict(machine.device.flop_per_s)
-    return document
 
 
 def machine_of(document: Any, where: str) -> Machine:

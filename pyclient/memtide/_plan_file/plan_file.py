@@ -85,7 +85,7 @@ def as_json(planned: AnsweredQuestion) -> dict[str, Any]:
                 "blocks": [asdict(block) for block in model.blocks],
             },
             "training": asdict(planned.training),
-            "machine": machine_file.as_json(planned.machine),
+            "machine": asdict(planned.machine),
         },
         "answer": asdict(planned.answer),
     }

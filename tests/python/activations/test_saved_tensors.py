@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from activation_runs import managed
 from fake_client import FakeClient
 from memtide._capi.client import Kind
 from memtide._telemetry.observer import Observer
@@ -66,6 +67,21 @@ def check_same(runtime: Runtime, run: Callable[[], list[Tensor]]) -> None:
 
 def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def test_the_budget_is_asked_again_when_4_mib_more_are_kept() -> None:
+    allowances: list[int] = []
+
+    def allowance() -> int:
+        allowances.append(1 << 40)
+        return allowances[-1]
+
+    with managed(allowance):
+        allowances.clear()
+        value = torch.ones(2**18, requires_grad=True)  # It has 1 MiB, as each result that is saved.
+        for _ in range(16):
+            value = value.exp()
+        assert len(allowances) == 4
 
 
 def test_moved_activations_give_the_same_bits(runtime: Runtime) -> None:

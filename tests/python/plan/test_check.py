@@ -197,6 +197,14 @@ def test_goals_say_met_and_missed():
     assert verdicts["from sheets alone: median"] == ("5.0%", True)
     assert verdicts["wrong 'fits'"] == ("0", True)
     assert verdicts["rows with all inputs; sources"] == ("2; 1", False)
+    for count, sources, met in ((120, 9, True), (119, 9, False), (120, 8, False)):
+        _, _, _, verdict = next(check.goals(replace(found, rows=count, sources=sources), sheets))
+        assert verdict is met
+
+
+def test_a_figure_is_shown_in_its_unit():
+    shown = [check._value(*each) for each in (("peak_bytes", 3 * 2**29), ("step_s", 1234.5))]
+    assert shown == ["1.5 GiB", "1234 s"]
 
 
 def test_every_row_of_the_tree_asks_a_question():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,20 @@ def test_a_drive_is_measured_with_a_bounded_file_that_is_gone(tmp_path: Path) ->
     assert measured.read.per_s > 0
     assert measured.write.per_s > 0
     assert list((tmp_path / "ssd").iterdir()) == []
+
+
+def test_the_rate_of_a_drive_has_the_time_of_its_flush_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def flush() -> None:
+        now[0] += 2
+
+    buffer = mmap.mmap(-1, mmap.PAGESIZE)
+    done, rate = drive._for_a_time(lambda *_: 0, [buffer], 6, 1.0, flush)
+    assert (done, rate.took_s, rate.per_s) == (6, 2.0, 6 * drive._BLOCK_BYTES / 2)
 
 
 def test_a_full_drive_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import plans
@@ -141,7 +142,7 @@ def test_a_machine_in_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_file_of_no_machine_names_the_field(
     change: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    document = {**machine_file.as_json(plans.machine()), **change}
+    document = {**asdict(plans.machine()), **change}
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InvalidArgument, match=message):

@@ -118,6 +118,13 @@ def test_moved_activations_look_different_from_kept_ones(falling: Tide, tmp_path
     assert "#b5524a" in image
 
 
+def test_stalls_are_drawn_where_there_are_some(falling: Tide, tmp_path: Path) -> None:
+    calm = Tide(3, [replace(each, stalled_s=0.0) for each in falling.samples], falling.pool_bytes)
+    for tide, stalls in ((falling, True), (calm, False)):
+        memory_plot.draw(tide, tmp_path / "tide.svg")
+        assert ("#c0392b" in (tmp_path / "tide.svg").read_text(encoding="utf-8")) is stalls
+
+
 @pytest.fixture
 def of_ranks(falling: Tide) -> Tide:
     """Rank 1 comes after the first moment."""

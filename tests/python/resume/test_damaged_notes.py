@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from dataclasses import fields
 from typing import Any
 
+import pytest
 from memtide._resume.step_manifest import (
     SavedOptimizer,
     SavedParameter,
@@ -56,6 +58,14 @@ def read_or_refuse(written: bytes) -> bool:
                 assert isinstance(tensor.dtype, str)
                 assert isinstance(tensor.content, str)
     return True
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(SavedTensor)])
+def test_a_field_of_a_tensor_with_a_value_of_another_kind_is_refused(field: str) -> None:
+    note = whole_note()
+    assert read_or_refuse(zlib.compress(json.dumps(note).encode()))
+    note["optimizers"][0]["parameters"][0]["parameter"][field] = {"form": 1}
+    assert not read_or_refuse(zlib.compress(json.dumps(note).encode()))
 
 
 def test_a_damaged_note_is_read_or_refused() -> None:
