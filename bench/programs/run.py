@@ -6,8 +6,8 @@
 Each runs plain, which shows its peak, then under `memtide run` with a budget of what
 `import torch` takes and a quarter of what the peak has above that. With --in-cgroup the budget is
 the limit of a memory cgroup, and `memtide run` has no flag that says so: what exceeds it is killed.
-With --ranks, torchrun starts N ranks of the program in such a cgroup, with the node's daemon
-outside of it.
+With --ranks, torchrun starts N ranks of the program in such a cgroup, with the node's daemon and
+its pool outside of it, both in that budget.
 Exits 0 if all that ran trained within their budgets, with plain torch's losses.
 """
 
@@ -35,6 +35,7 @@ from table import show
 
 _ROOT = Path(__file__).resolve().parents[2]
 _QUARTER = 4  # The budget's part of what the peak has above `import torch`.
+_POOL_OF_NODE = 4  # The node's pool's part of that; the rest is the cgroup's.
 _MOST_SECONDS = 1800.0
 _PLAIN_REPEATS = 2
 # The thresholds that memtide._util.heap sets, as glibc's variables.
@@ -73,6 +74,10 @@ class Runner:
             self._import_bytes = self._run(["-c", "import torch"], folder).peak_bytes
         return self._import_bytes
 
+    def _base_bytes(self) -> int:
+        """The launcher imports torch, too."""
+        return self.import_bytes() * (1 if self._ranks == 1 else self._ranks + 1)
+
     def result(self, program: Program) -> Result:
         result = Result(program.name, program.kind)
         where = program.checkout
@@ -86,8 +91,7 @@ class Runner:
         result.failure = failure_of(plain, "plain")
         if result.failure:
             return result
-        # The launcher imports torch, too.
-        base_bytes = self.import_bytes() * (1 if self._ranks == 1 else self._ranks + 1)
+        base_bytes = self._base_bytes()
         result.budget_bytes = base_bytes + (plain.peak_bytes - base_bytes) // _QUARTER
         self._train_in_budget(program, result)
         return result
@@ -101,7 +105,11 @@ class Runner:
         budget_bytes = result.budget_bytes or 0
         with contextlib.ExitStack() as stack:
             if self._ranks > 1:
-                node = stack.enter_context(node_daemon(folder / "ssd", ssd_pool="8GiB"))
+                pool_bytes = (budget_bytes - self._base_bytes()) // _POOL_OF_NODE
+                node = stack.enter_context(
+                    node_daemon(folder / "ssd", host_pool=f"{pool_bytes >> 20}MiB", ssd_pool="8GiB")
+                )
+                budget_bytes -= pool_bytes
                 arguments = ["-m", "memtide", "run", f"--socket-dir={node}"]
             if self._in_cgroup:
                 group = stack.enter_context(limited_cgroup(budget_bytes))
