@@ -119,6 +119,8 @@ void Jobs::On(const Tick&) {
       expired.push_back(job.get());
     } else if (job->state() == JobState::kLingering) {
       records_.SaveLastSteps(*job);
+    } else if (job->state() == JobState::kRunning) {
+      records_.SaveAgain(*job);
     }
     // A write or segment that failed is tried again at a Tick, so that an error that persists
     // causes no busy loop.

@@ -34,6 +34,8 @@ class Records {
   // Answers a commit that was carried out: now, or, if the step is to be durable, when a snapshot
   // with it is on stable storage.
   void AnswerCommit(Job& job, const CommitCall& event);
+  // Saves a snapshot again that may be there: until it is known, its slots are withheld.
+  void SaveAgain(Job& job);
   // Saves the steps of a durable job after its last durable one. REQUIRES: it has no session.
   void SaveLastSteps(Job& job);
   // Begins the next transfer of a chunk for which a snapshot waits, on its way to SSD. Does nothing

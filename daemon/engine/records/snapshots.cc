@@ -73,6 +73,12 @@ void Records::AnswerCommit(Job& job, const CommitCall& event) {
   next_try = std::min<Instant>(next_try, core_.now + std::chrono::seconds(1));
 }
 
+void Records::SaveAgain(Job& job) {
+  const JobSnapshots& snapshots = job.snapshots;
+  if (!snapshots.uncertain.has_value() || snapshots.saving.has_value()) return;
+  if (core_.now >= snapshots.next_try) BeginSaving(job);
+}
+
 void Records::SaveLastSteps(Job& job) {
   if (!job.is_durable() || job.snapshots.saving.has_value()) return;
   if (core_.now < job.snapshots.next_try) return;

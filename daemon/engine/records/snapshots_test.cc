@@ -93,6 +93,21 @@ TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereIsSavedAgainBeforeTheNext) {
   EXPECT_EQ(opened.committed_step, 3u);
 }
 
+// It keeps its slots from a job that writes its chunks in place, which commits no more until then.
+TEST(SnapshotsOfOneJobTest, ASnapshotThatMayBeThereIsSavedAgainWithoutACommit) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  CommitUntilItSaves(node, training);
+  node.FinishOne(absl::UnknownError("the directory was not flushed"));
+  node.Wait(std::chrono::seconds(59));
+  EXPECT_FALSE(node.SavesNow());
+  node.Post(RenewCall{node.Call(), training.session()});
+  node.Wait(std::chrono::seconds(2));
+  EXPECT_TRUE(node.SavesNow());
+  node.FinishOne();
+  ExpectAfterPowerCut(node, training, 0, 2);
+}
+
 // A drive that has failed a flush may have lost what was written, and take the next flush.
 TEST(SnapshotsOfOneJobTest, AfterAFailureItIsWrittenAgain) {
   DurableNode node(SmallHost());

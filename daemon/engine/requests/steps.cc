@@ -26,6 +26,12 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
     return absl::InvalidArgumentError(
         "contents: the part writes no chunk, so that ranks have no result to share");
   }
+  for (size_t i = event.reads; event.contents.has_value() && i < indices.size(); ++i) {
+    if (!core_.chunks[indices[i]].transient) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("contents: chunk ", event.chunks[i].value(),
+                     " is transient and ends with its session, so that no rank can share it"));
+  }
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
   if (core_.chunks.CountRoom(indices, Tier::kHost) > limit) {
     return absl::ResourceExhaustedError(

@@ -41,6 +41,29 @@ TEST_F(RanksPartsTest, APartWithoutResultsIsRefused) {
   EXPECT_EQ(node_.ReplyTo(call.call).status.code(), absl::StatusCode::kInvalidArgument);
 }
 
+// It would end with the session of one rank, while another one's fetch may wait for it.
+TEST_F(RanksPartsTest, NoRankSharesATransientChunk) {
+  AllocateCall allocate;
+  allocate.call = node_.Call();
+  allocate.session = ranks_[0].session();
+  allocate.request_id = 1000;
+  allocate.kind = ChunkKind::kActivation;
+  allocate.count = 1;
+  allocate.transient = true;
+  node_.Post(allocate);
+  node_.FinishUntilAnswered(allocate.call);
+  StepCall call;
+  call.call = node_.Call();
+  call.session = ranks_[0].session();
+  call.chunks = std::get<AllocateReply>(node_.ReplyTo(allocate.call).value).chunks;
+  call.part = 9;
+  call.contents = PartContents{{7, 1}, {}};
+  node_.Post(call);
+  const absl::Status status = node_.ReplyTo(call.call).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("is transient"));
+}
+
 TEST_F(RanksPartsTest, TheNextRankMakesAPartThatWasNotComputed) {
   for (Rank& rank : ranks_) rank.FillGradient(1);
   ranks_[0].Began(ranks_[0].Start(1, true));

@@ -7,6 +7,16 @@
 
 namespace memtide {
 
+namespace {
+
+// The reads of a job's parts, of 32 bytes each; those of 60,000 chunks of weights with gradients
+// and two states.
+constexpr size_t kMostReads = size_t{1} << 18;
+// Parts that are compared with one: all of one session have the same elements, if it says so.
+constexpr int kMostCompared = 64;
+
+}  // namespace
+
 SharedPart* SharedParts::Find(const PartKey& key) {
   const auto found = parts_.find(key);
   return found == parts_.end() ? nullptr : &found->second;
@@ -19,8 +29,9 @@ const SharedParts::Map::value_type* SharedParts::WriterOf(ChunkIndex index) cons
 
 const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key, SessionId session,
                                                               uint64_t step) const {
-  for (auto part = parts_.lower_bound(PartKey{{key.work.high, 0}, {}, 0});
-       part != parts_.end() && part->first.work.high == key.work.high; ++part) {
+  auto part = parts_.lower_bound(PartKey{{key.work.high, 0}, {}, 0});
+  for (int i = 0; i < kMostCompared && part != parts_.end(); ++i, ++part) {
+    if (part->first.work.high != key.work.high) break;
     if (part->second.maker != session && part->second.step == step) return &*part;
   }
   return nullptr;
@@ -29,6 +40,7 @@ const SharedParts::Map::value_type* SharedParts::SameElements(const PartKey& key
 void SharedParts::Begin(PartKey key, SharedPart part) {
   const auto [entry, is_new] = parts_.emplace(std::move(key), std::move(part));
   MEMTIDE_CHECK(is_new) << "a part is begun twice";
+  reads_ += entry->first.reads.size();
   const SharedPart& begun = entry->second;
   MEMTIDE_CHECK(making_.emplace(std::make_pair(begun.maker, begun.number), entry).second);
   for (const ChunkIndex index : begun.writes) {
@@ -44,7 +56,10 @@ SharedParts::Ended SharedParts::End(SessionId maker, uint64_t number, bool compu
   SharedPart& ending = part->second;
   Ended ended{std::exchange(ending.waiting, {}), computed ? &ending : nullptr};
   ending.number = 0;
+  ending.made_as = have_been_made_++;
+  made_.emplace(ending.made_as, part);
   if (!computed) Forget(part);
+  while (reads_ > kMostReads && made_.size() > 1) Forget(made_.begin()->second);
   return ended;
 }
 
@@ -57,6 +72,8 @@ void SharedParts::Forget(const PartKey& key) {
 void SharedParts::Forget(Map::iterator part) {
   MEMTIDE_CHECK(part->second.is_made());
   EraseWriters(part);
+  made_.erase(part->second.made_as);
+  reads_ -= part->first.reads.size();
   parts_.erase(part);
 }
 

@@ -57,6 +57,8 @@ struct SharedPart {
   std::vector<std::pair<ChunkId, Version>> results;
   std::vector<WaitingPart> waiting;
 
+  uint64_t made_as = 0;  // Once it is made: the number of parts of the job that were before.
+
   bool is_made() const { return number == 0; }
 };
 
@@ -69,13 +71,13 @@ class SharedParts {
   // The part that writes the entry, if any does; nullptr: none.
   const Map::value_type* WriterOf(ChunkIndex index) const;
 
-  // Another session's part of the same elements, in this step; nullptr: none.
+  // Another session's part of the same elements, in this step; nullptr: none is among the first.
   const Map::value_type* SameElements(const PartKey& key, SessionId session, uint64_t step) const;
 
   // REQUIRES: no part with this key, and none that writes one of the entries, is there.
   void Begin(PartKey key, SharedPart part);
   // The maker's part with this number has ended. Returns the calls that wait for it; if it was not
-  // `computed`, it is forgotten.
+  // `computed`, it is forgotten. So are the oldest that are made, where all read too much.
   struct Ended {
     std::vector<WaitingPart> waiting;
     SharedPart* part = nullptr;  // nullptr: it is forgotten.
@@ -111,6 +113,9 @@ class SharedParts {
   void Forget(Map::iterator part);
 
   Map parts_;
+  size_t reads_ = 0;  // All parts have as many.
+  uint64_t have_been_made_ = 0;
+  std::map<uint64_t, Map::iterator> made_;                          // By made_as.
   std::map<std::pair<SessionId, uint64_t>, Map::iterator> making_;  // By maker and its number.
   std::map<ChunkIndex, Map::iterator> writers_;
 };
