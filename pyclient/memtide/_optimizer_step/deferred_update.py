@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from memtide._memory.tensor_parts import local_part
+from memtide._optimizer_step.accesses import Access
 from memtide._optimizer_step.partition import Update
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 
@@ -20,6 +21,7 @@ class DeferredUpdate:
     form: FunctionalSignature
     arguments: Arguments
     updates: list[Update]
+    accesses: list[Access]  # This call makes them; its number is 0.
 
     @property
     def parameters(self) -> list[torch.Tensor]:

@@ -31,7 +31,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -43,11 +43,12 @@ from memtide._checkpoint.safetensors_file import Checkpoint
 from memtide._daemon.training import Training
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_parts import is_sharded, local_part
+from memtide._optimizer_step.accesses import accesses_of, collisions
 from memtide._optimizer_step.committed_job import CommittedJob
 from memtide._optimizer_step.deferred_update import DeferredUpdate
 from memtide._optimizer_step.present_step import PresentStep
 from memtide._optimizer_step.rollback import NotFinite, Undo
-from memtide._optimizer_step.split import overlapping, part_of, put_back, split
+from memtide._optimizer_step.split import part_of, put_back, split
 from memtide._optimizer_step.step_in_parts import StepInParts, Written
 from memtide._optimizer_step.torch_functional import (
     Arguments,
@@ -269,6 +270,8 @@ class OffloadedSteps:
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
+        if self._meets_deferred(form, arguments):
+            self.finish()
         options = torch_options_of(
             form, original, arguments, has_plain_bits=self.calls.has_plain_bits
         )
@@ -276,16 +279,15 @@ class OffloadedSteps:
             self._note_here(self._present.optimizer)
             self._step_rest(form, original, arguments)
             return
-        if self._is_deferred(arguments["params"]):
-            self.finish()
         numbers = next_single_numbers(form, options, arguments)
         can_make = functools.partial(self._can_make, form)
         split_update = split(form, arguments, options, self._memory, numbers, can_make)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
+            used = [access._replace(owner=0) for access in accesses_of(form, part)]
             self._present.deferred.append(
-                DeferredUpdate(original, form, part, split_update.updates)
+                DeferredUpdate(original, form, part, split_update.updates, used)
             )
             self._present.deferred[-1].count_steps(1)
         if split_update.rest:
@@ -324,10 +326,13 @@ class OffloadedSteps:
             )
         return False
 
-    def _is_deferred(self, parameters: Sequence[torch.Tensor]) -> bool:
-        deferred = [p for each in self._present.deferred for p in each.parameters]
-        common = overlapping([*deferred, *map(local_part, parameters)])
-        return any(index < len(deferred) for index in common)
+    def _meets_deferred(self, form: FunctionalSignature, arguments: Arguments) -> bool:
+        """Whether a call and a deferred one use the same bytes, and one writes to them."""
+        if not self._present.deferred:
+            return False
+        before = [access for each in self._present.deferred for access in each.accesses]
+        of_call = [access._replace(owner=1) for access in accesses_of(form, arguments)]
+        return any(one != other for one, other in collisions([*before, *of_call]))
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun

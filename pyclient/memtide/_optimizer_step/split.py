@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from memtide._memory.address_map import address_of
 from memtide._memory.adoption import adopt_gradient
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_parts import computes_as_plain, local_part
+from memtide._optimizer_step.accesses import accesses_of, collisions
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
     Arguments,
@@ -50,10 +50,11 @@ def split(
 ) -> Split:
     """Divides the parameters of a call. `can_make`: whether parts with some options that change a
     number of tensors have the right bits. For what has parts, a state that is None is created,
-    uninitialized: the option `fresh_states` lets the step begin it. Torch steps parameters with
-    bytes in common one after the other, and parts all read the old bytes, so these have none."""
+    uninitialized: the option `fresh_states` lets the step begin it. Torch steps parameters one
+    after the other, and parts all read the old bytes, so one that writes to what another uses has
+    none, and neither has that one."""
     result = Split()
-    common = overlapping([local_part(p) for p in arguments["params"]])
+    common = {index for pair in collisions(accesses_of(form, arguments)) for index in pair}
     # By the options of a parameter, those of its update; None: its parts would have other bits.
     options_by_key: dict[tuple[object, ...], TorchOptions | None] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]
@@ -123,23 +124,6 @@ def _own_options(
     )
 
 
-def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
-    """The indices of the tensors that have bytes in common with another one."""
-    spans = sorted(
-        (address, address + _extent_bytes(tensor), index)
-        for index, tensor in enumerate(tensors)
-        if (address := address_of(tensor))
-    )
-    found: set[int] = set()
-    furthest, its_index = 0, 0
-    for start, end, index in spans:
-        if start < furthest:
-            found |= {its_index, index}
-        if end > furthest:
-            furthest, its_index = end, index
-    return found
-
-
 def part_of(arguments: Arguments, count: int, indices: list[int]) -> Arguments:
     """The arguments of a call with some of its `count` parameters."""
     return {
@@ -182,12 +166,6 @@ def _has_parts(
         and is_dense(parameter)
         and have_same_layout(parameter, (gradient, *present))
     )
-
-
-def _extent_bytes(tensor: torch.Tensor) -> int:
-    steps = zip(tensor.size(), tensor.stride(), strict=True)
-    elements = sum((n - 1) * step for n, step in steps) + 1
-    return elements * tensor.itemsize if tensor.numel() else 0
 
 
 def _span(tensor: torch.Tensor) -> Span:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,11 +45,23 @@ def tied_weights() -> Results:
     return [*train(optimizer, loss_of), *values(model, optimizer)]
 
 
-def one_of_them_stepped(patch: pytest.MonkeyPatch) -> None:
-    def none_overlap(_tensors: Sequence[torch.Tensor]) -> set[int]:
-        return set()
+def a_moment_of_two_parameters() -> Results:
+    """A script lets two layers have one second moment."""
+    torch.manual_seed(0)
+    model = network()
+    optimizer = adamw(model)
 
-    patch.setattr(split, "overlapping", none_overlap)
+    def loss_of(_step: int) -> torch.Tensor:
+        if optimizer.state:
+            first, other = (optimizer.state[model[layer].weight] for layer in (0, 4))
+            other["exp_avg_sq"] = first["exp_avg_sq"]
+        return model(batch()).square().mean()
+
+    return [*train(optimizer, loss_of), *values(model, optimizer)]
+
+
+def one_of_them_stepped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(split, "collisions", lambda _: iter(()))
 
 
 def a_table_under_a_parameter() -> Results:
@@ -214,6 +225,7 @@ def masters_of_the_script() -> Results:
 
 CASES = [
     Case(tied_weights, one_of_them_stepped),
+    Case(a_moment_of_two_parameters, one_of_them_stepped),
     Case(a_table_under_a_parameter, uncounted_users),
     Case(weights_changed_behind_the_optimizer, believing_parts),
     Case(odd_sizes, tails_cut_off),

@@ -3,7 +3,8 @@
 Torch's `_multi_tensor_*` and `_fused_*` functions walk over the lists of all parameters once for
 each operation of the update, so that all states pass through the device many times in a step. They
 treat each parameter by itself, so called with one part of the lists after the other they give the
-same bits, and each state passes once.
+same bits, and each state passes once. Where two parameters have a state or bytes in common, the
+order of operations counts, and the lists stay whole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from memtide._memory.managed_memory import ManagedMemory
+from memtide._optimizer_step.accesses import accesses, collisions
 from memtide._telemetry.observer import Observer
 from memtide._util.script_modes import in_mode_of_script
 
@@ -33,6 +35,9 @@ def in_groups(
             return
         values = [params, *args, *kwargs.values()]
         lists = [v for v in values if isinstance(v, list) and len(v) == len(params)]
+        if any(collisions(accesses((values, True) for values in lists))):
+            update(params, *args, **kwargs)
+            return
         for start, end in _spans(memory, lists, len(params), max(1, ledger.limit)):
             if ledger.strict:  # Else the step's mode sees each operation.
                 observer.moment("step", update.__name__)

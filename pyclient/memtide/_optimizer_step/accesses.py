@@ -1,0 +1,61 @@
+"""The bytes that a call of a functional optimizer reads and writes, and where two of them meet.
+
+A script may give two parameters one state, or one count of steps, or a parameter as the gradient of
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from memtide._memory.address_map import address_of
+from memtide._memory.tensor_parts import local_part
+from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
+
+
+class Access(NamedTuple):
+    """Bytes [start, end) of one tensor."""
+
+    start: int
+    end: int
+    owner: int  # The index of its parameter, or the number of its call.
+    writes: bool
+
+
+def accesses(lists: Iterable[tuple[Sequence[Any], bool]]) -> list[Access]:
+    """The accesses to all tensors in lists by parameter, which a call writes to or only reads."""
+    return [
+        Access(start, start + _extent_bytes(part), index, writes)
+        for values, writes in lists
+        for index, tensor in enumerate(values)
+        if isinstance(tensor, torch.Tensor)
+        and (start := address_of(part := local_part(tensor)))
+        and part.numel()
+    ]
+
+
+def accesses_of(form: FunctionalSignature, arguments: Arguments) -> list[Access]:
+    """The accesses of a call, by the indices of its parameters."""
+    steps = () if form.steps is None else (form.steps,)
+    written = ("params", *form.states, *form.single_numbers, *steps)
+    lists = [(arguments[name], True) for name in written]
+    return accesses([*lists, (arguments[form.gradients], False)])
+
+
+def collisions(of: Iterable[Access]) -> Iterator[tuple[int, int]]:
+    """The owners of each two accesses that have bytes in common to which one of them writes."""
+    active: list[Access] = []
+    for access in sorted(of):
+        active = [other for other in active if other.end > access.start]
+        for other in active:
+            if access.writes or other.writes:
+                yield other.owner, access.owner
+        active.append(access)
+
+
+def _extent_bytes(tensor: torch.Tensor) -> int:
+    steps = zip(tensor.size(), tensor.stride(), strict=True)
+    return (sum((n - 1) * step for n, step in steps) + 1) * tensor.itemsize
