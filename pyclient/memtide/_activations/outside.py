@@ -55,6 +55,11 @@ class OutsideVariables:
             else:
                 self._reason = _PROFILED
 
+    @property
+    def places(self) -> list[tuple[Mapping[str, Any], str]]:
+        """The variables of modules and classes: the namespace and the name of each."""
+        return [(space, name) for (_, name), (space, _) in self._places.items()]
+
     def reason(self) -> str | None:
         """Why the forward pass, which has ended, is not to run again."""
         if self._reason is not None:

@@ -248,7 +248,8 @@ class Planning:
             if known.reason is None:
                 modes[module] = plan_without_search.mode_of(known)
         self.recomputed = len(modes)
-        self._recompute.plan(modes)
+        outside = {block: each.outside for block, each in (self._rehearsed or {}).items()}
+        self._recompute.plan(modes, outside)
         self._plan = plan
 
     def _known_of(self, block: Block) -> Rehearsed:

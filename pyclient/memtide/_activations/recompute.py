@@ -2,8 +2,8 @@
 
 A planned block runs under torch.utils.checkpoint (the form that is not reentrant), by a replaced
 `_call_impl` of its class. Beside what torch restores (random generators, autocast), a recomputation
-has the numeric settings of its forward pass, and arguments that are the same tensors where they
-were the same.
+has the numeric settings of its forward pass, arguments that are the same tensors where they were
+the same, and variables that refer to what they did (read_state.py).
 
 A call runs as it is, without recomputation, where that would not be exact or was asked for
 otherwise: in compiled code, under function transforms or modes of the script's, without gradients,
@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +31,9 @@ from memtide._activations import script_choices
 from memtide._activations.call_arguments import CallArguments, ForeignArgument
 from memtide._activations.dear_results import DearResults, HookPair
 from memtide._activations.default_hooks import in_checkpoint
+from memtide._activations.marks import Unseen
 from memtide._activations.numeric_settings import NumericSettings
+from memtide._activations.read_state import Places, ReadState, without_new_hooks
 from memtide._util.origin import is_memtide_s
 from memtide._util.program_capture import is_captured
 from memtide._util.script_modes import in_mode_of_script
@@ -65,8 +69,9 @@ class Recompute:
         """`attributes` is this object's alone. `recomputing` is called when a call begins that is
         to be recomputed."""
         self._attributes = attributes
-        self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...]]]
+        self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...], Places]]
         self._modes = weakref.WeakKeyDictionary()
+        self._changed: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # In place, before backward.
         self._kinds: set[type] = set()
         self._recomputing = recomputing
 
@@ -77,13 +82,19 @@ class Recompute:
             self._kinds.add(kind)
             self._attributes.replace(kind, "_call_impl", self._calling)
 
-    def plan(self, modes: Mapping[nn.Module, Mode | str]) -> None:
+    def plan(
+        self,
+        modes: Mapping[nn.Module, Mode | str],
+        outside: Mapping[nn.Module, Places] = MappingProxyType({}),
+    ) -> None:
         """Recomputes these blocks, and no others, from their next call on. Each of them runs as it
-        is whenever modules in it are in training that are not now, or the other way round."""
+        is whenever modules in it are in training that are not now, or the other way round.
+        `outside`: the variables that a block's code names."""
         self._modes.clear()
         self.prepare(modes)
         for block, mode in modes.items():
-            self._modes[block] = Mode(mode), training_of(block)
+            if block not in self._changed:
+                self._modes[block] = Mode(mode), training_of(block), outside.get(block, ())
 
     def close(self) -> None:
         """Puts back what was replaced. Graphs that exist are still recomputed."""
@@ -99,28 +110,50 @@ class Recompute:
             planned = self._modes.get(module)
             if planned is None or reason_against_call(module) is not None:
                 return original(module, *args, **kwargs)
-            mode, training = planned
+            mode, training, outside = planned
             if training_of(module) != training:
                 return original(module, *args, **kwargs)
             try:
                 arguments = CallArguments(args, kwargs)
-            except ForeignArgument:
+                reads = ReadState(module, outside)
+            except (ForeignArgument, Unseen):
                 return original(module, *args, **kwargs)
             if len({t.device for t in arguments.tensors if t.dim()} | devices_of(module)) > 1:
                 return original(module, *args, **kwargs)
             self._recomputing()
-            return _Call(functools.partial(original, module), arguments, module).run(
-                mode, args, kwargs
-            )
+            run = functools.partial(original, module)
+            call = _Call(run, arguments, module, reads, self._note_change)
+            return call.run(mode, args, kwargs)
 
         return _call_impl
+
+    def _note_change(self, block: nn.Module) -> None:
+        """A block was recomputed from other variables than its forward pass had."""
+        if block in self._changed:
+            return
+        self._changed.add(block)
+        self._modes.pop(block, None)
+        print(
+            f"memtide: a variable that {type(block).__name__} reads was changed in place between "
+            "its forward pass and its backward pass, which recomputed it: results may differ from "
+            "plain torch's from here on. It is not recomputed again (docs/activations.md)",
+            file=sys.stderr,
+        )
 
 
 class _Call:
     """One call of a block. It runs in forward, and again in each backward pass that needs it."""
 
-    def __init__(self, run: Function, arguments: CallArguments, block: nn.Module) -> None:
+    def __init__(
+        self,
+        run: Function,
+        arguments: CallArguments,
+        block: nn.Module,
+        reads: ReadState,
+        note_change: Callable[[nn.Module], None],
+    ) -> None:
         self._run = run
+        self._reads, self._note_change = reads, note_change
         self._tensors = arguments.tensors
         self._arguments = arguments.without_tensors()
         self._block = block
@@ -160,6 +193,13 @@ class _Call:
             return None
 
     def _again(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        with self._reads.restored() as is_same:
+            if not is_same:
+                self._note_change(self._block)
+            with without_new_hooks([*tensors, *self._block.parameters()]):
+                return self._run_again(tensors)
+
+    def _run_again(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         if _versions_of(self._block) != self._versions:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "

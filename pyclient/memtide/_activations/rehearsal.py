@@ -33,6 +33,7 @@ from memtide._activations.call_arguments import CallArguments, ForeignArgument, 
 from memtide._activations.effects import State
 from memtide._activations.outside import OutsideVariables
 from memtide._activations.random_states import RandomStates
+from memtide._activations.read_state import Places, ReadState, content_sums, without_new_hooks
 from memtide._activations.recompute import Replacer, devices_of, reason_against_call
 from memtide._activations.two_runs import CHANGED_IN_PLACE, FirstRun, SecondRun, same_bits
 from memtide._activations.version_counter import version_counter
@@ -57,6 +58,7 @@ class Rehearsed:
     dear_bytes: int = 0  # `Mode.REST` keeps them beside the input.
     dear_s: float = 0.0  # To compute that, of `forward_s`.
     saved_bytes: int = 0  # Autograd saves them without recomputation, the input included.
+    outside: Places = ()  # The variables of modules and classes that its code names.
 
 
 @dataclass
@@ -68,6 +70,8 @@ class _Notes:
     # Version counters of the first input tensors, with their versions, until backward reaches the
     # block.
     inputs: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    reads: ReadState | None = None  # Until then, too.
+    sums: list[int] = field(default_factory=list)
 
     def refuse(self, reason: str) -> None:
         """Keeps the first reason."""
@@ -106,6 +110,7 @@ class Rehearsal:
         results = {block: notes.result for block, notes in self._notes.items()}
         for notes in self._notes.values():
             notes.inputs.clear()
+            notes.reads = None
         self._notes = weakref.WeakKeyDictionary()
         return results
 
@@ -192,7 +197,7 @@ class Rehearsal:
         if reason is None:
             random.restore()
             self._make_room(first.bytes)
-            reason = self._run_again(notes, run, again, first, output)
+            reason = self._run_again(notes, block, tensors, run, again, first, output)
             # Each run has a speed of its own.
             notes.result.dear_s = dear_part * notes.result.forward_s
             reason = reason or after.change_to(State(block, tensors))
@@ -205,12 +210,16 @@ class Rehearsal:
         notes.result.reason = reason
         if reason is None:
             notes.inputs = [(version_counter(tensor), tensor._version) for tensor in tensors]
-            _before_backward(output, notes)
+            notes.result.outside = outside.places
+            notes.reads, notes.sums = ReadState(block, outside.places), content_sums(block)
+            _before_backward(block, output, notes)
         return output
 
     def _run_again(
         self,
         notes: _Notes,
+        block: nn.Module,
+        tensors: list[torch.Tensor],
         run: Function,
         call: Any,
         first: FirstRun,
@@ -221,7 +230,7 @@ class Rehearsal:
         synchronize()
         began_s = time.monotonic()
         try:
-            with second.compared():
+            with second.compared(), without_new_hooks([*tensors, *block.parameters()]):
                 again = run(*call[0], **call[1])
         except Exception as error:  # Any that the script's code may raise, if it runs twice.
             return f"its forward pass cannot run twice: {type(error).__name__}"
@@ -267,13 +276,19 @@ class _Watching(TorchDispatchMode):
         return output
 
 
-def _before_backward(output: Any, notes: _Notes) -> None:
-    """Looks at the inputs when backward reaches the block."""
+def _before_backward(block: nn.Module, output: Any, notes: _Notes) -> None:
+    """Looks at the inputs, and at what else the block has read, when backward reaches it."""
 
     def look(_gradients: Any) -> None:
         if any(tensor._version != version for tensor, version in notes.inputs):
             notes.refuse("its input is changed in place before backward")
         notes.inputs.clear()
+        if notes.reads is None:
+            return
+        with notes.reads.restored() as is_same:
+            if not is_same or content_sums(block) != notes.sums:
+                notes.refuse("a variable that it reads is changed in place before backward")
+        notes.reads = None
 
     for tensor in tensors_in(output):
         if tensor.grad_fn is not None:

@@ -228,10 +228,11 @@ def test_tensors_on_another_device_than_the_chunks_stay_there(how: str) -> None:
     check(how, of_blocks(function), step, alone="it is on several devices")
 
 
+_shown: list[torch.Tensor] = []
+
+
 class _Shows(torch.autograd.Function):
     """Copies, and shows in backward what was saved: a NaN makes all gradients NaN."""
-
-    shown: list[torch.Tensor] = []
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -240,7 +241,7 @@ class _Shows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        _Shows.shown.append(ctx.saved_tensors[0].clone())
+        _shown.append(ctx.saved_tensors[0].clone())
         return gradient
 
 
@@ -253,10 +254,10 @@ def test_nan_and_infinity_keep_their_bits(how: str) -> None:
         bits = value.view(torch.int32)
         # NaN with bits of its own, infinity, a negative NaN, and a number below all normal ones.
         bits[0, 0], bits[1, 1], bits[2, 2], bits[3, 3] = 0x7FC12345, 0x7F800000, -0x3FFFFF, 1
-        shown = _Shows.shown = []
+        _shown.clear()
         loss = chain(model, value)
         loss.backward()
-        return [loss, *shown]
+        return [loss, *_shown]
 
     check(how, of_blocks(function), step)
 

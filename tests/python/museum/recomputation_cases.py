@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from activation_runs import BLOCKS
 from memtide._activations import effects, recompute, rehearsal
 from memtide._activations.effects import State
 from memtide._activations.outside import OutsideVariables
+from memtide._activations.read_state import ReadState
 from memtide._activations.recompute import _Call
 from museum import WIDTH, Case, Results, adamw, batch, train, values
 from torch import nn
@@ -139,6 +141,43 @@ def inputs_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rehearsal, "_before_backward", lambda *_: None)
 
 
+def a_scale_for_each_pass() -> Results:
+    """Two forward passes with a scale each, which is an attribute of the blocks, as that of an
+    adapter is, and then one backward pass."""
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (plain_block(block, value) * block.norm.scale).sin()
+
+    def chain(model: nn.Module, value: torch.Tensor) -> torch.Tensor:
+        results = []
+        for scale in (1.0, 1.5):
+            for block in model[1:-1]:
+                block.norm.scale = scale
+            results.append(model(value))
+        return results[0] + 2 * results[1]
+
+    return trained(function, chain=chain)
+
+
+def variables_of_backward(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReadState, "restored", lambda _: contextlib.nullcontext(True))
+
+
+def a_gradient_halved_at_the_door() -> Results:
+    """Each block sets a hook on its input, which halves what goes back."""
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        value.register_hook(lambda gradient: gradient / 2)
+        return plain_block(block, value)
+
+    return trained(function)
+
+
+def hooks_set_again(patch: pytest.MonkeyPatch) -> None:
+    for module in (recompute, rehearsal):
+        patch.setattr(module, "without_new_hooks", lambda _: contextlib.nullcontext())
+
+
 def statistics_in_a_closure() -> Results:
     """Each block is shifted by a running mean that all of them update."""
     average = torch.zeros(WIDTH)
@@ -177,6 +216,8 @@ CASES = [
         blocks=True,
         alone="its input is changed in place before backward",
     ),
+    Case(a_scale_for_each_pass, variables_of_backward, blocks=True),
+    Case(a_gradient_halved_at_the_door, hooks_set_again, blocks=True),
     Case(
         statistics_in_a_closure,
         variables_not_looked_at,

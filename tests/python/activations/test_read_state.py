@@ -1,0 +1,180 @@
+"""A script sets variables that a block reads, and hooks on its tensors, before backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from chosen_activations import STEPS, check
+from torch import nn
+from torch.nn import functional
+
+_WIDTH = 32
+_IN_PLACE = "a variable that it reads is changed in place before backward"
+_table = torch.ones(_WIDTH)
+_settings = SimpleNamespace(gain=1.0)
+
+
+class Block(nn.Module):
+    """A block of any function of itself and its input."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(_WIDTH, _WIDTH)
+        self.adapters = nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(2))
+        self.function = function
+        self.gain, self.adapter = 1.0, 0
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.function(self, value)
+
+
+def plain(block: Block, value: torch.Tensor) -> torch.Tensor:
+    return block.linear(value).exp().tanh()
+
+
+def of_blocks(function: Callable[..., torch.Tensor]) -> Callable[[], nn.Module]:
+    return lambda: nn.ModuleList(Block(function) for _ in range(3))
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    value = torch.randn(_WIDTH, _WIDTH)
+    for block in model.children():
+        value = block(value)
+    return value.square().mean()
+
+
+def stepping(before_backward: Callable[[Any], None]) -> Callable[[nn.Module], torch.Tensor]:
+    def step(model: nn.Module) -> torch.Tensor:
+        model.train()
+        loss = loss_of(model)
+        for block in model.children():
+            before_backward(block)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def test_an_attribute_that_is_set_before_backward_is_that_of_the_forward_pass() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * block.gain).exp().tanh()
+
+    def set_gain(block: Block) -> None:
+        block.gain += 0.1
+
+    check("recompute", of_blocks(function), stepping(set_gain))
+
+
+def test_each_of_two_forward_passes_has_its_adapter() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return block.adapters[block.adapter](block.linear(value).tanh()).exp().tanh()
+
+    def step(model: nn.Module) -> torch.Tensor:
+        loss = torch.zeros(())
+        for adapter in range(2):
+            for block in model.children():
+                block.adapter = adapter
+            loss = loss + loss_of(model)
+        loss.backward()
+        return loss
+
+    check("recompute", of_blocks(function), step)
+
+
+def test_dropout_that_was_in_training_stays_so_until_backward() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(block.linear(value).exp(), 0.3, block.training).tanh()
+
+    check("recompute", of_blocks(function), stepping(lambda block: block.eval()))
+
+
+def test_a_global_that_is_set_before_backward_is_that_of_the_forward_pass() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * _table).exp().tanh()
+
+    def build() -> nn.Module:
+        global _table
+        _table = torch.ones(_WIDTH)
+        return of_blocks(function)()
+
+    def set_table(_block: Block) -> None:
+        global _table
+        _table = _table * 1.1
+
+    check("recompute", build, stepping(set_table))
+
+
+def test_a_block_whose_variables_change_in_place_is_not_recomputed() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * _settings.gain).exp().tanh()
+
+    def build() -> nn.Module:
+        _settings.gain = 1.0
+        return of_blocks(function)()
+
+    def set_gain(_block: Block) -> None:
+        _settings.gain += 0.1
+
+    check("recompute", build, stepping(set_gain), alone=_IN_PLACE)
+
+
+def test_a_block_whose_weights_are_written_without_a_version_is_not_recomputed() -> None:
+    def scale(block: Block) -> None:
+        block.linear.weight.data.mul_(0.9)
+
+    check("recompute", of_blocks(plain), stepping(scale), alone=_IN_PLACE)
+
+
+def test_a_change_in_place_that_no_rehearsal_has_seen_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps = [0]
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * _settings.gain).exp().tanh()
+
+    def step(model: nn.Module) -> torch.Tensor:
+        steps[0] = steps[0] % STEPS + 1
+        _settings.gain = 1.0
+        loss = loss_of(model)
+        if steps[0] == STEPS:
+            _settings.gain = 2.0
+        loss.backward()
+        return loss.detach()
+
+    with pytest.raises(AssertionError):  # Results differ, and a line says so.
+        check("recompute", of_blocks(function), step)
+    errors = capsys.readouterr().err
+    assert errors.count("a variable that Block reads was changed in place") == 3
+    assert "results may differ" in errors
+
+
+def shrink(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.9)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_that_a_block_sets_on_its_parameters_are_set_once(register: str) -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        weight = block.linear.weight
+        if register == "register_hook":
+            weight.register_hook(lambda gradient: gradient * 0.9)
+        else:
+            weight.register_post_accumulate_grad_hook(shrink)
+        return plain(block, value)
+
+    check("recompute", of_blocks(function), stepping(lambda block: None))
+
+
+def test_a_hook_that_a_block_sets_on_its_input_is_called_once() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        if value.requires_grad:
+            value.register_hook(lambda gradient: gradient * 0.5)
+        return plain(block, value)
+
+    check("recompute", of_blocks(function), stepping(lambda block: None))
