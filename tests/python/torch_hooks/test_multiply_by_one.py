@@ -23,6 +23,7 @@ from torch.func import vmap
 
 # Imported by name before a runtime exists, as scripts do.
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 WAYS = [True, False, None]
@@ -281,3 +282,51 @@ def test_a_factor_on_a_gpu_is_awaited_only_while_parts_are_computed(
         gradient.mul_(one)
     assert multiplied.take(runtime) == 0
     assert torch.equal(gradient, before)
+
+
+# A table of a script, made before a runtime exists.
+_HANDLED: dict[Any, str] = {torch.Tensor.mul_: "one", torch._foreach_mul_: "many"}
+
+
+class Handler(nn.Parameter):
+    """Looks functions up as `@implements(torch.Tensor.mul_)` does."""
+
+    seen: list[tuple[str | None, bool]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HANDLED:
+            cls.seen.append((_HANDLED[func], func in (torch.Tensor.mul_, torch._foreach_mul_)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class SeesMultiplications(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str | None, bool]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HANDLED:
+            is_public = func is torch.Tensor.mul_ or func is torch._foreach_mul_
+            self.seen.append((_HANDLED[func], is_public))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_and_subclasses_see_each_multiplication_under_the_names_of_torch() -> None:
+    mode = SeesMultiplications()
+    Handler.seen.clear()
+    runtimes.start(FakeClient(), Observer(), adopt_everything=True)
+    try:
+        plain = one_chunk_each(2)
+        handled = [Handler(tensor) for tensor in one_chunk_each(2)]
+        with torch.no_grad():
+            for factor in (1.0, 0.5):
+                with mode:
+                    plain[0].mul_(factor)
+                    torch._foreach_mul_(plain, factor)
+                handled[0].mul_(factor)
+                torch._foreach_mul_(handled, factor)
+    finally:
+        runtimes.stop()
+    assert mode.seen == [("one", True), ("many", True)] * 2
+    assert Handler.seen == [("one", True), ("many", True)] * 2

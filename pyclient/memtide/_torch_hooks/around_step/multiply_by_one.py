@@ -13,8 +13,8 @@ torch does it:
 
 - whole and complex numbers (inf * (1 + 0i) is NaN in part);
 - while this thread takes subnormal numbers for zero (`torch.set_flush_denormal`);
-- what autograd records, and everything while a dispatch mode of somebody else is active or code is
-  compiled.
+- what autograd records, subclasses with `__torch_function__`, and everything while a mode
+  of somebody else is active or code is compiled.
 
 Autograd's counters go up as if it had been done. To know a factor on a GPU is to wait for what has
 been launched there: that is done only while there are such parts.
@@ -23,11 +23,13 @@ been launched there: that is done only while there are such parts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from memtide._memory.address_map import AddressMap
@@ -36,10 +38,32 @@ from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.oversized_operands import OversizedOperandsMode
 from memtide._util.devices import gpu_module
 from memtide._util.program_capture import is_captured
+from memtide._util.script_modes import in_mode_of_script
 
 _SUBNORMAL = 5e-324
 # The modes that need not see what is left out.
 _UNINTERESTED = (type(None), LeaseDispatchMode, OversizedOperandsMode)
+
+
+class _InPlaceOf:
+    """A function of torch's that is called otherwise. It equals torch's own: modes and subclasses
+    of the script's look it up in tables that were made before, or compare it with what is there."""
+
+    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original, self._call = original, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
 
 
 def multiplying(
@@ -47,11 +71,11 @@ def multiplying(
 ) -> Callable[..., torch.Tensor]:
     """torch.Tensor.mul_."""
 
-    @functools.wraps(original)
     def mul_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if (
             len(args) != 1
             or kwargs
+            or _is_script_s((tensor, *args))
             or not _is_one(args[0], speculative)
             or not _stays(addresses, tensor)
         ):
@@ -59,7 +83,7 @@ def multiplying(
         increment_version(tensor)
         return tensor
 
-    return mul_
+    return _InPlaceOf(original, mul_)
 
 
 def multiplying_lists(
@@ -67,9 +91,10 @@ def multiplying_lists(
 ) -> Callable[..., Any]:
     """torch._foreach_mul_: what is not in chunks is still multiplied."""
 
-    @functools.wraps(original)
     def _foreach_mul_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_captured() or len(args) != 1 or kwargs:
+        if not is_captured() and has_torch_function(operands := (*tensors, *args)):
+            return handle_torch_function(replaced, operands, tensors, *args, **kwargs)
+        if is_captured() or len(args) != 1 or kwargs or _is_script_s((*tensors, *args)):
             return original(tensors, *args, **kwargs)
         if not _is_one(args[0], speculative):
             return original(tensors, *args, **kwargs)
@@ -82,7 +107,13 @@ def multiplying_lists(
         increment_version(unchanged)
         return tensors
 
-    return _foreach_mul_
+    replaced = _InPlaceOf(original, _foreach_mul_)
+    return replaced
+
+
+def _is_script_s(operands: Sequence[Any]) -> bool:
+    """Whether a mode or a subclass of the script's is asked what the operation does."""
+    return in_mode_of_script() or has_torch_function(operands)
 
 
 def _is_one(factor: Any, speculative: SpeculativeSteps) -> bool:
