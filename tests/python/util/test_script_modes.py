@@ -1,4 +1,4 @@
-"""What a mode of the script sees."""
+"""Modes of the script see the script's operations alone."""
 
 from __future__ import annotations
 
