@@ -73,6 +73,8 @@ def reason_against(block: nn.Module) -> str | None:
             return "it has batch normalization in training"
         if module._compiled_call_impl is not None or "_orig_mod" in module._modules:
             return "it has compiled modules"
+        if isinstance(module, torch.jit.ScriptModule):
+            return "it has scripted modules, which compute otherwise after their first runs"
     return None
 
 

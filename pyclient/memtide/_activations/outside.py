@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from memtide._activations.marks import Unseen, mark
+from memtide._activations.read_state import Reads
 
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
@@ -36,6 +37,7 @@ class OutsideVariables:
         self._classes: set[type] = set()
         self._places: dict[tuple[int, str], tuple[Mapping[str, Any], Any]] = {}  # With the mark.
         self._objects: dict[int, tuple[Any, Any]] = {}
+        self._globals: set[int] = set()  # The ids of functions' own.
         self._reason: str | None = None
         self._imports = 0  # Imports that are going on, each within the last.
 
@@ -56,9 +58,17 @@ class OutsideVariables:
                 self._reason = _PROFILED
 
     @property
-    def places(self) -> list[tuple[Mapping[str, Any], str]]:
-        """The variables of modules and classes: the namespace and the name of each."""
-        return [(space, name) for (_, name), (space, _) in self._places.items()]
+    def reads(self) -> Reads:
+        """The names in all functions that ran, and the variables of modules and classes. A global
+        counts only where a function loads it: its name may be that of an attribute, too."""
+        names = {name for code in self._codes for name in _names_in(code)}
+        loaded = {name for code in self._codes for name in _globals_in(code)}
+        outside = [
+            (space, name)
+            for (_, name), (space, _) in self._places.items()
+            if name in loaded or id(space) not in self._globals
+        ]
+        return Reads(frozenset(names), not names.isdisjoint(_ANY_NAME), outside)
 
     def reason(self) -> str | None:
         """Why the forward pass, which has ended, is not to run again."""
@@ -97,6 +107,7 @@ class OutsideVariables:
 
     def _look_at(self, frame: types.FrameType) -> None:
         code, names = frame.f_code, set(_names_in(frame.f_code))
+        self._globals.add(id(frame.f_globals))
         for space, wanted in _spaces(frame.f_globals, names):
             for name in wanted & space.keys():
                 self._place(space, name)
@@ -147,6 +158,16 @@ def _spaces(
         value = own[name]
         if isinstance(value, types.ModuleType) and not _is_library_s(value.__name__):
             yield vars(value), set(vars(value)) if names & _ANY_NAME else names
+
+
+def _globals_in(code: types.CodeType) -> Iterable[str]:
+    """The names that a function, and those that are made in it, look up outside of it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _globals_in(constant)
 
 
 def _names_in(code: types.CodeType) -> Iterable[str]:

@@ -248,8 +248,8 @@ class Planning:
             if known.reason is None:
                 modes[module] = plan_without_search.mode_of(known)
         self.recomputed = len(modes)
-        outside = {block: each.outside for block, each in (self._rehearsed or {}).items()}
-        self._recompute.plan(modes, outside)
+        reads = {block: each.reads for block, each in (self._rehearsed or {}).items()}
+        self._recompute.plan(modes, reads)
         self._plan = plan
 
     def _known_of(self, block: Block) -> Rehearsed:

@@ -1,70 +1,117 @@
 """The variables that a block reads in its forward pass, which the script may set before backward.
 
 A recomputation is to find what the forward pass found: attributes of modules (a flag that chooses
-an adapter, training or not), their parameters and children, globals. Variables that refer to
+an adapter, training or not), their parameters, children and hooks, globals. Variables that refer to
 something else since are set back while the block runs again. Objects that were changed in place
-cannot be; that they were is seen.
+cannot be; that they were is seen, as far as marks of a bounded size show it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import types
+import weakref
+import zlib
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from memtide._activations.marks import attributes_of, mark
+from memtide._activations.marks import Unseen, attributes_of
 
-Places = Sequence[tuple[Mapping[str, Any], str]]  # Namespaces, and a name in each.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+# Dictionaries of torch's in a module.
+_HELD = ("_parameters", "_buffers", "_modules")
+_HELD_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Torch reads these of each module.
+_ALWAYS = frozenset(("training", "forward"))
+_SCALARS = (type(None), bool, int, float, complex, str, bytes)
+_MOST_ITEMS = 32  # In a mark, of a container.
+_SLICE = 2**18  # Elements that are summed at once.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ABSENT = object()
+_GONE = object()
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The names in the code of a block, as one run of it has shown."""
+
+    names: frozenset[str] = frozenset()  # Attributes of modules are among them.
+    any_name: bool = False  # It computes names of attributes.
+    outside: Sequence[tuple[Mapping[str, Any], str]] = ()  # Namespaces, and a name in each.
 
 
 class ReadState:
     """The variables of one moment."""
 
-    def __init__(self, block: nn.Module, outside: Places = ()) -> None:
-        """Takes them now. `outside`: those that the block's code names. Unseen: one changes by its
-        use."""
+    def __init__(self, modules: Iterator[nn.Module], reads: Reads) -> None:
+        """Takes them now, of the modules of a block. Unseen: one changes by its use."""
         self._values: list[tuple[MutableMapping[str, Any], str, Any]] = []
         self._fixed: list[tuple[Mapping[str, Any], str, Any]] = []  # A class has them.
-        self._attributes: list[Any] = []
-        for module in block.modules():
-            own = {**attributes_of(module), "training": module.training}
-            self._attributes += own.values()
-            self._values += [(vars(module), name, value) for name, value in own.items()]
-            held: Any
-            for held in (module._parameters, module._buffers, module._modules):
-                self._values += [(held, name, value) for name, value in held.items()]
-        for space, name in outside:
-            value = space.get(name, _ABSENT)
-            self._attributes.append(value)
+        self._held: list[tuple[Any, dict[Any, Any]]] = []
+        for module in {id(module): module for module in modules}.values():
+            own = vars(module)
+            is_torch_s = type(module).__module__.startswith("torch.")
+            names = {*attributes_of(module)} if is_torch_s or reads.any_name else reads.names
+            for name in names | _ALWAYS:
+                self._values.append((own, name, _kept(own.get(name, _ABSENT))))
+            held = (own[name] for name in (*_HELD, *_HELD_HOOKS) if name in own)
+            self._held += [(each, dict(each)) for each in held]
+        for space, name in reads.outside:
+            value = _kept(space.get(name, _ABSENT))
             if isinstance(space, MutableMapping):
                 self._values.append((space, name, value))
             else:
                 self._fixed.append((space, name, value))
-        self._marks = [mark(value, 2) for value in self._attributes]
+        self._marks = self._marks_now()
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[bool]:
         """In the block, variables refer to what they did. Whether all is as it was: nothing was
-        changed in place, and no variable of a class refers to something else."""
+        changed in place or is gone, and no variable of a class refers to something else."""
         later = [
-            (space, name, now)
-            for space, name, value in self._values
-            if (now := space.get(name, _ABSENT)) is not value
+            (space, name, space.get(name, _ABSENT), value)
+            for space, name, holder in self._values
+            if (value := _value(holder)) is not space.get(name, _ABSENT)
         ]
-        for space, name, value in self._values if later else ():
-            _set(space, name, value)
+        later_held = [
+            (held, dict(held), then) for held, then in self._held if not _same(held, then)
+        ]
+        for space, name, _, value in later:
+            if value is not _GONE:
+                _set(space, name, value)
+        for held, _, then in later_held:
+            _replace(held, then)
         try:
-            yield self._marks == [mark(value, 2) for value in self._attributes] and all(
-                space.get(name, _ABSENT) is value for space, name, value in self._fixed
+            yield (
+                all(value is not _GONE for *_, value in later)
+                and all(
+                    _value(holder) is space.get(name, _ABSENT)
+                    for space, name, holder in self._fixed
+                )
+                and self._marks == self._marks_now()
             )
         finally:
-            for space, name, now in later:
+            for held, now, _ in later_held:
+                _replace(held, now)
+            for space, name, now, _ in later:
                 _set(space, name, now)
+
+    def content_sums(self) -> list[int]:
+        """A number for the content of each parameter, buffer and tensor in an attribute, but for
+        those of classes of a library's: writes through `.data` count no version."""
+        held = [each for then in self._held for each in then[1].values()]
+        values = [*held, *(_value(holder) for *_, holder in self._values)]
+        plain = {id(each): each for each in values if type(each) in (torch.Tensor, nn.Parameter)}
+        return [_content_sum(tensor) for tensor in plain.values()]
+
+    def _marks_now(self) -> list[Any]:
+        known: dict[int, Any] = {}
+        return [_mark(_value(holder), 2, known) for *_, holder in (*self._values, *self._fixed)]
 
 
 @contextlib.contextmanager
@@ -81,19 +128,73 @@ def without_new_hooks(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
                 del hooks[key]
 
 
-def content_sums(block: nn.Module) -> list[int]:
-    """A number for each parameter's content, but for those of classes of a library's. Writes
-    through `.data` count no version."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+def _kept(value: Any) -> Any:
+    """A graph does not live on in a variable that the script sets anew."""
+    is_result = isinstance(value, torch.Tensor) and value.grad_fn is not None
+    return weakref.ref(value) if is_result else value
+
+
+def _value(holder: Any) -> Any:
+    if isinstance(holder, weakref.ref):
+        value = holder()
+        return _GONE if value is None else value
+    return holder
+
+
+def _mark(value: Any, depth: int, known: dict[int, Any]) -> Any:
+    """As marks.mark, of a bounded size, so that each call of a block can afford it."""
+    if isinstance(value, _SCALARS):
+        return repr(value)  # Also of NaN, which does not equal itself.
+    if isinstance(value, torch.Tensor):
+        return id(value), None if value.is_inference() else value._version
+    if isinstance(value, type) or not depth:
+        return id(value)
+    if id(value) not in known:
+        known[id(value)] = id(value)  # It may contain itself.
+        known[id(value)] = id(value), _inner_marks(value, depth - 1, known)
+    return known[id(value)]
+
+
+def _inner_marks(value: Any, depth: int, known: dict[int, Any]) -> Any:
+    Unseen.check(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return len(value), [_mark(item, depth, known) for item in islice(value, _MOST_ITEMS)]
+    if isinstance(value, dict | types.MappingProxyType):
+        items = list(islice(value.items(), _MOST_ITEMS))
+        return len(value), [(id(key), _mark(item, depth, known)) for key, item in items]
+    if isinstance(value, nn.Module):
+        value = attributes_of(value)
+    elif (value := getattr(value, "__dict__", None)) is None:
+        return None
+    return _inner_marks(value, depth - 1, known) if depth else None
+
+
+def _content_sum(tensor: torch.Tensor) -> int:
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.is_meta
+        or not tensor.is_contiguous()
+        or tensor.element_size() not in _INTEGERS
+    ):
+        return 0
     with torch.no_grad():
-        return [
-            int(p.detach().view(integers[p.element_size()]).sum(dtype=torch.int64))
-            for p in block.parameters()
-            if type(p) is nn.Parameter
-            and p.layout is torch.strided
-            and p.element_size() in integers
-            and not (p.is_quantized or p.is_meta)
-        ]
+        flat = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+        if tensor.is_cpu:
+            return zlib.crc32(flat.numpy().data)
+        return sum(int(part.sum(dtype=torch.int64)) for part in flat.split(_SLICE))
+
+
+def _same(held: Mapping[Any, Any], then: Mapping[Any, Any]) -> bool:
+    return len(held) == len(then) and all(
+        held.get(key, _ABSENT) is value for key, value in then.items()
+    )
+
+
+def _replace(held: MutableMapping[Any, Any], by: Mapping[Any, Any]) -> None:
+    held.clear()
+    held.update(by)
 
 
 def _set(space: MutableMapping[str, Any], name: str, value: Any) -> None:

@@ -33,7 +33,7 @@ from memtide._activations.dear_results import DearResults, HookPair
 from memtide._activations.default_hooks import in_checkpoint
 from memtide._activations.marks import Unseen
 from memtide._activations.numeric_settings import NumericSettings
-from memtide._activations.read_state import Places, ReadState, without_new_hooks
+from memtide._activations.read_state import Reads, ReadState, without_new_hooks
 from memtide._util.origin import is_memtide_s
 from memtide._util.program_capture import is_captured
 from memtide._util.script_modes import in_mode_of_script
@@ -69,7 +69,7 @@ class Recompute:
         """`attributes` is this object's alone. `recomputing` is called when a call begins that is
         to be recomputed."""
         self._attributes = attributes
-        self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...], Places]]
+        self._modes: weakref.WeakKeyDictionary[nn.Module, tuple[Mode, tuple[bool, ...], Reads]]
         self._modes = weakref.WeakKeyDictionary()
         self._changed: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # In place, before backward.
         self._kinds: set[type] = set()
@@ -85,16 +85,16 @@ class Recompute:
     def plan(
         self,
         modes: Mapping[nn.Module, Mode | str],
-        outside: Mapping[nn.Module, Places] = MappingProxyType({}),
+        reads: Mapping[nn.Module, Reads] = MappingProxyType({}),
     ) -> None:
         """Recomputes these blocks, and no others, from their next call on. Each of them runs as it
         is whenever modules in it are in training that are not now, or the other way round.
-        `outside`: the variables that a block's code names."""
+        `reads`: what a block's code names."""
         self._modes.clear()
         self.prepare(modes)
         for block, mode in modes.items():
             if block not in self._changed:
-                self._modes[block] = Mode(mode), training_of(block), outside.get(block, ())
+                self._modes[block] = Mode(mode), training_of(block), reads.get(block, Reads())
 
     def close(self) -> None:
         """Puts back what was replaced. Graphs that exist are still recomputed."""
@@ -110,12 +110,12 @@ class Recompute:
             planned = self._modes.get(module)
             if planned is None or reason_against_call(module) is not None:
                 return original(module, *args, **kwargs)
-            mode, training, outside = planned
+            mode, training, names = planned
             if training_of(module) != training:
                 return original(module, *args, **kwargs)
             try:
                 arguments = CallArguments(args, kwargs)
-                reads = ReadState(module, outside)
+                reads = ReadState(modules_in(module), names)
             except (ForeignArgument, Unseen):
                 return original(module, *args, **kwargs)
             if len({t.device for t in arguments.tensors if t.dim()} | devices_of(module)) > 1:
@@ -196,7 +196,7 @@ class _Call:
         with self._reads.restored() as is_same:
             if not is_same:
                 self._note_change(self._block)
-            with without_new_hooks([*tensors, *self._block.parameters()]):
+            with without_new_hooks([*tensors, *parameters_of(self._block)]):
                 return self._run_again(tensors)
 
     def _run_again(self, tensors: tuple[torch.Tensor, ...]) -> Any:
@@ -262,9 +262,14 @@ def training_of(block: nn.Module) -> tuple[bool, ...]:
     return tuple(module.training for module in modules_in(block))
 
 
+def parameters_of(block: nn.Module) -> list[torch.Tensor]:
+    """The parameters of a block. A class may have methods of its own under torch's names."""
+    return [p for m in modules_in(block) for p in m._parameters.values() if p is not None]
+
+
 def devices_of(block: nn.Module) -> set[torch.device]:
     """Where the parameters of a block are."""
-    return {p.device for m in modules_in(block) for p in m._parameters.values() if p is not None}
+    return {p.device for p in parameters_of(block)}
 
 
 def top_hooks() -> HookPair | None:

@@ -31,10 +31,17 @@ from memtide._activations import dear_results, effects, script_choices
 from memtide._activations.blocks import bytes_of
 from memtide._activations.call_arguments import CallArguments, ForeignArgument, tensors_in
 from memtide._activations.effects import State
+from memtide._activations.marks import Unseen
 from memtide._activations.outside import OutsideVariables
 from memtide._activations.random_states import RandomStates
-from memtide._activations.read_state import Places, ReadState, content_sums, without_new_hooks
-from memtide._activations.recompute import Replacer, devices_of, reason_against_call
+from memtide._activations.read_state import Reads, ReadState, without_new_hooks
+from memtide._activations.recompute import (
+    Replacer,
+    devices_of,
+    modules_in,
+    parameters_of,
+    reason_against_call,
+)
 from memtide._activations.two_runs import CHANGED_IN_PLACE, FirstRun, SecondRun, same_bits
 from memtide._activations.version_counter import version_counter
 from memtide._util.devices import gpu_module
@@ -58,7 +65,7 @@ class Rehearsed:
     dear_bytes: int = 0  # `Mode.REST` keeps them beside the input.
     dear_s: float = 0.0  # To compute that, of `forward_s`.
     saved_bytes: int = 0  # Autograd saves them without recomputation, the input included.
-    outside: Places = ()  # The variables of modules and classes that its code names.
+    reads: Reads = field(default_factory=Reads)  # The names in its code.
 
 
 @dataclass
@@ -210,9 +217,14 @@ class Rehearsal:
         notes.result.reason = reason
         if reason is None:
             notes.inputs = [(version_counter(tensor), tensor._version) for tensor in tensors]
-            notes.result.outside = outside.places
-            notes.reads, notes.sums = ReadState(block, outside.places), content_sums(block)
-            _before_backward(block, output, notes)
+            notes.result.reads = outside.reads
+            try:
+                notes.reads = ReadState(modules_in(block), outside.reads)
+            except Unseen as unseen:
+                notes.result.reason = str(unseen)
+                return output
+            notes.sums = notes.reads.content_sums()
+            _before_backward(output, notes)
         return output
 
     def _run_again(
@@ -230,7 +242,7 @@ class Rehearsal:
         synchronize()
         began_s = time.monotonic()
         try:
-            with second.compared(), without_new_hooks([*tensors, *block.parameters()]):
+            with second.compared(), without_new_hooks([*tensors, *parameters_of(block)]):
                 again = run(*call[0], **call[1])
         except Exception as error:  # Any that the script's code may raise, if it runs twice.
             return f"its forward pass cannot run twice: {type(error).__name__}"
@@ -276,7 +288,7 @@ class _Watching(TorchDispatchMode):
         return output
 
 
-def _before_backward(block: nn.Module, output: Any, notes: _Notes) -> None:
+def _before_backward(output: Any, notes: _Notes) -> None:
     """Looks at the inputs, and at what else the block has read, when backward reaches it."""
 
     def look(_gradients: Any) -> None:
@@ -286,7 +298,7 @@ def _before_backward(block: nn.Module, output: Any, notes: _Notes) -> None:
         if notes.reads is None:
             return
         with notes.reads.restored() as is_same:
-            if not is_same or content_sums(block) != notes.sums:
+            if not is_same or notes.reads.content_sums() != notes.sums:
                 notes.refuse("a variable that it reads is changed in place before backward")
         notes.reads = None
 

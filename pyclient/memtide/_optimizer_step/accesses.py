@@ -45,15 +45,23 @@ def accesses_of(form: FunctionalSignature, arguments: Arguments) -> list[Access]
     return accesses([*lists, (arguments[form.gradients], False)])
 
 
-def collisions(of: Iterable[Access]) -> Iterator[tuple[int, int]]:
-    """The owners of each two accesses that have bytes in common to which one of them writes."""
-    active: list[Access] = []
-    for access in sorted(of):
-        active = [other for other in active if other.end > access.start]
-        for other in active:
-            if access.writes or other.writes:
-                yield other.owner, access.owner
-        active.append(access)
+def collisions(of: Iterable[Access]) -> Iterator[set[int]]:
+    """The owners of accesses that have bytes in common to which one of them writes; a set of one
+    owner, if all are its own."""
+    merged: dict[tuple[int, int], tuple[set[int], bool, int]] = {}
+    for access in of:
+        owners, writes, count = merged.get(access[:2], (set(), False, 0))
+        owners.add(access.owner)
+        merged[access[:2]] = owners, writes or access.writes, count + 1
+    active: list[tuple[int, set[int], bool]] = []
+    for (start, end), (owners, writes, count) in sorted(merged.items()):
+        if writes and count > 1:
+            yield owners
+        active = [other for other in active if other[0] > start]
+        for _, others, other_writes in active:
+            if writes or other_writes:
+                yield owners | others
+        active.append((end, owners, writes))
 
 
 def _extent_bytes(tensor: torch.Tensor) -> int:

@@ -332,7 +332,7 @@ class OffloadedSteps:
             return False
         before = [access for each in self._present.deferred for access in each.accesses]
         of_call = [access._replace(owner=1) for access in accesses_of(form, arguments)]
-        return any(one != other for one, other in collisions([*before, *of_call]))
+        return any(len(owners) > 1 for owners in collisions([*before, *of_call]))
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun

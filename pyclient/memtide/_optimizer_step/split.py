@@ -54,7 +54,7 @@ def split(
     after the other, and parts all read the old bytes, so one that writes to what another uses has
     none, and neither has that one."""
     result = Split()
-    common = {index for pair in collisions(accesses_of(form, arguments)) for index in pair}
+    common = set().union(*collisions(accesses_of(form, arguments)))
     # By the options of a parameter, those of its update; None: its parts would have other bits.
     options_by_key: dict[tuple[object, ...], TorchOptions | None] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]

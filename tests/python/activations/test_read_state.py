@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from chosen_activations import STEPS, check
+from memtide._activations.read_state import Reads, ReadState
 from torch import nn
 from torch.nn import functional
 
@@ -20,6 +23,8 @@ _settings = SimpleNamespace(gain=1.0)
 
 class Block(nn.Module):
     """A block of any function of itself and its input."""
+
+    factor = 1.0
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -178,3 +183,103 @@ def test_a_hook_that_a_block_sets_on_its_input_is_called_once() -> None:
         return plain(block, value)
 
     check("recompute", of_blocks(function), stepping(lambda block: None))
+
+
+def test_an_attribute_of_the_class_is_that_of_the_forward_pass() -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * block.factor).exp().tanh()
+
+    def set_factor(block: Block) -> None:
+        block.factor = 2.0
+
+    check("recompute", of_blocks(function), stepping(set_factor))
+
+
+def test_hooks_that_come_before_backward_are_of_no_recomputation() -> None:
+    handles: list[Any] = []
+
+    def set_hook(block: Block) -> None:
+        hook = block.linear.register_forward_hook(lambda *_: torch.zeros(_WIDTH, _WIDTH))
+        handles.append(hook)
+
+    def step(model: nn.Module) -> torch.Tensor:
+        while handles:
+            handles.pop().remove()
+        return stepping(set_hook)(model)
+
+    check("recompute", of_blocks(plain), step)
+
+
+def test_what_the_block_does_not_read_is_no_reason() -> None:
+    """A model's own loop notes norms of its blocks."""
+
+    def note(block: Block) -> None:
+        block.statistics = getattr(block, "statistics", {})
+        block.statistics[len(block.statistics)] = 0.0
+
+    check("recompute", of_blocks(plain), stepping(note))
+
+
+@pytest.mark.parametrize("write", [lambda t: t.mul_(0.9), lambda t: t.copy_(t.flip(0))])
+@pytest.mark.parametrize("name", ["table", "mask"])
+def test_buffers_and_tensors_that_are_written_without_a_version_are_a_reason(
+    name: str, write: Callable[[torch.Tensor], Any]
+) -> None:
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        return (block.linear(value) * block.table + block.mask).exp().tanh()
+
+    def build() -> nn.Module:
+        model = of_blocks(function)()
+        for block in model.children():
+            block.table = torch.linspace(0.1, 1, _WIDTH)
+            block.register_buffer("mask", torch.linspace(1, 2, _WIDTH))
+        return model
+
+    scale = stepping(lambda block: write(getattr(block, name).data))
+    check("recompute", build, scale, alone=_IN_PLACE)
+
+
+def test_a_block_with_a_scripted_module_is_not_recomputed() -> None:
+    def build() -> nn.Module:
+        model = of_blocks(lambda block, value: block.scripted(block.linear(value)).exp())()
+        for block in model.children():
+            block.scripted = torch.jit.script(nn.Linear(_WIDTH, _WIDTH))
+        return model
+
+    alone = "it has scripted modules, which compute otherwise after their first runs"
+    check("recompute", build, stepping(lambda block: None), alone=alone)
+
+
+def test_a_global_that_is_named_like_an_attribute_is_not_kept() -> None:
+    """A training loop keeps its last output in a global, and blocks have an attribute of its
+    name."""
+    scope: dict[str, Any] = {"torch": torch}
+    code = "def function(block, value):\n    return block.linear(value * block.out).exp().tanh()\n"
+    exec(code, scope)
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def build() -> nn.Module:
+        model = of_blocks(scope["function"])()
+        for block in model.children():
+            block.out = 0.5
+        return model
+
+    def step(model: nn.Module) -> torch.Tensor:
+        loss = loss_of(model)
+        scope["out"] = loss.exp()
+        alive.append(weakref.ref(scope["out"]))
+        loss.backward()
+        assert sum(each() is not None for each in alive) == 1
+        return loss.detach()
+
+    check("recompute", build, step)
+
+
+def test_the_marks_of_a_call_are_bounded() -> None:
+    """The lists would take seconds to look through, and the other one has no end."""
+    block = Block(plain)
+    block.lists, block.around = [[0] * 1000 for _ in range(2000)], []
+    block.around.append(block.around)
+    began_s = time.process_time()
+    ReadState(iter([block]), Reads(frozenset(("lists", "around"))))
+    assert time.process_time() - began_s < 0.5

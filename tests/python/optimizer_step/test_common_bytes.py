@@ -124,8 +124,10 @@ def test_two_accesses_meet_where_one_writes() -> None:
         of(3, 40, 50),
         of(4, 80, 90),
     ]
-    assert set(collisions(behind_a_longer_one)) == {(2, 0), (2, 4)}
-    assert not set(collisions(behind_a_longer_one[1:4]))
+    assert list(collisions(behind_a_longer_one)) == [{0, 2}, {2, 4}]
+    assert not list(collisions(behind_a_longer_one[1:2] + behind_a_longer_one[3:]))
     readers = [of(0, 0, 10, writes=False), of(1, 0, 10, writes=False)]
-    assert not set(collisions(readers))
-    assert set(collisions([*readers, of(2, 4, 5)])) == {(0, 2), (1, 2)}
+    assert not list(collisions(readers))
+    assert list(collisions([*readers, of(2, 4, 5)])) == [{0, 1, 2}]
+    assert list(collisions([of(index, 0, 4) for index in range(3)])) == [{0, 1, 2}]
+    assert list(collisions([of(1, 0, 4), of(1, 0, 4, writes=False)])) == [{1}]

@@ -35,7 +35,8 @@ def in_groups(
             return
         values = [params, *args, *kwargs.values()]
         lists = [v for v in values if isinstance(v, list) and len(v) == len(params)]
-        if any(collisions(accesses((values, True) for values in lists))):
+        used = accesses((values, True) for values in lists)
+        if any(len(owners) > 1 for owners in collisions(used)):
             update(params, *args, **kwargs)
             return
         for start, end in _spans(memory, lists, len(params), max(1, ledger.limit)):

@@ -41,6 +41,7 @@ from memtide._util.program_capture import is_captured
 from memtide._util.script_modes import in_mode_of_script
 
 _SUBNORMAL = 5e-324
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 # The modes that need not see what is left out.
 _UNINTERESTED = (type(None), LeaseDispatchMode, OversizedOperandsMode)
 
@@ -55,6 +56,9 @@ class _InPlaceOf:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return self._original.__reduce__()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -73,7 +77,8 @@ def multiplying(
 
     def mul_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if (
-            len(args) != 1
+            is_captured()
+            or len(args) != 1
             or kwargs
             or _is_script_s((tensor, *args))
             or not _is_one(args[0], speculative)
@@ -112,8 +117,10 @@ def multiplying_lists(
 
 
 def _is_script_s(operands: Sequence[Any]) -> bool:
-    """Whether a mode or a subclass of the script's is asked what the operation does."""
-    return in_mode_of_script() or has_torch_function(operands)
+    """Whether a mode or a subclass of the script's is asked what the operation does. A default
+    device is none."""
+    others = (each for each in operands if isinstance(each, torch.Tensor))
+    return in_mode_of_script() or any(type(each) not in _PLAIN for each in others)
 
 
 def _is_one(factor: Any, speculative: SpeculativeSteps) -> bool:
