@@ -38,6 +38,9 @@ bool BelongsInSnapshot(const Chunk& chunk) {
          !chunk.is_shadow && chunk.kind != ChunkKind::kGradient;
 }
 
+// Whether the SSD has the content, and is not known to have failed to flush it.
+bool IsOnSsd(const Chunk& chunk) { return chunk.valid_at(Tier::kSsd) && !chunk.copies().unflushed; }
+
 }  // namespace
 
 absl::Status Records::CheckDurable(const OpenCall& event) const {
@@ -99,7 +102,7 @@ void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
   for (const ChunkIndex index : job.members.chunks()) {
-    if (core_.chunks[index].valid_at(Tier::kSsd)) continue;
+    if (IsOnSsd(core_.chunks[index])) continue;
     if (!IsRecorded(index) || !BelongsInSnapshot(core_.chunks[index])) continue;
     saving.unwritten.insert(index);
     core_.ScheduleChunk(index);
@@ -132,14 +135,14 @@ void Records::WriteForSnapshot(ChunkIndex index) {
   const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
   if (!saving.has_value()) return;
   if (chunk.copies().flight || saving->unwritten.count(index) == 0) return;
-  if (chunk.valid_at(Tier::kSsd) || !BelongsInSnapshot(chunk))
-    return LeaveSnapshot(*chunk.job, index);
+  if (IsOnSsd(chunk) || !BelongsInSnapshot(chunk)) return LeaveSnapshot(*chunk.job, index);
   if (chunk.retry_after_tick) return;  // RetryWrites() lists the chunk again.
   if (chunk.valid_at(Tier::kHost)) {
     if (residency_.LeaveSnapshotSlot(index) && residency_.BeginWrite(index))
       residency_.Start(index, Tier::kHost, Tier::kSsd);
   } else if (residency_.TakeSlot(index, Tier::kHost)) {
-    residency_.Start(index, Tier::kDevice, Tier::kHost);
+    residency_.Start(index, chunk.valid_at(Tier::kDevice) ? Tier::kDevice : Tier::kSsd,
+                     Tier::kHost);
   }
 }
 
@@ -185,12 +188,13 @@ void Records::On(const SnapshotSaved& event) {
 }
 
 // Bytes that were not flushed may be gone although the drive takes the next flush: they are written
-// again from another copy, where there is one.
+// again, from what a read returns where there is no other copy. The last snapshot's were flushed.
 void Records::DistrustStores(Job& job) {
+  const std::set<SlotNumber> flushed(job.snapshots.slots.begin(), job.snapshots.slots.end());
   for (const ChunkIndex index : job.members.chunks()) {
     const Chunk& chunk = core_.chunks[index];
-    const bool has_other = chunk.valid_at(Tier::kHost) || chunk.valid_at(Tier::kDevice);
-    if (chunk.live() && chunk.valid_at(Tier::kSsd) && has_other) residency_.DistrustSsd(index);
+    if (!chunk.live() || !chunk.valid_at(Tier::kSsd)) continue;
+    if (flushed.count(chunk.slot(Tier::kSsd).number()) == 0) residency_.DistrustSsd(index);
   }
 }
 

@@ -45,10 +45,8 @@ TEST(SnapshotsOfOneJobTest, AFailureIsTheAnswerOfTheCommitWhichMayBeCalledAgain)
   ExpectAfterPowerCut(node, training, 0, 2);
 }
 
-// A failed save, and then writes of the script until its chunks have left for SSD again.
-void FailAndGoOn(DurableNode& node, StepTraining& training, const absl::Status& failure) {
-  CommitUntilItSaves(node, training);
-  node.FinishOne(failure);
+// The script writes its chunks until they have left for SSD again.
+void WriteAll(DurableNode& node, StepTraining& training) {
   for (int round = 0; round < 2; ++round) {
     for (const ChunkId chunk : training.chunks()) {
       node.Fill(training.session(), chunk, {99, 98, 97});
@@ -56,6 +54,22 @@ void FailAndGoOn(DurableNode& node, StepTraining& training, const absl::Status& 
     training.Displace();
     for (int i = 0; i < 30; ++i) node.Advance();
   }
+}
+
+// A failed save, and then writes of the script.
+void FailAndGoOn(DurableNode& node, StepTraining& training, const absl::Status& failure) {
+  CommitUntilItSaves(node, training);
+  node.FinishOne(failure);
+  WriteAll(node, training);
+}
+
+TEST(SnapshotsOfOneJobTest, ASecondPowerCutFindsTheSameStep) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  training.Step(1);
+  ExpectAfterPowerCut(node, training, 0, 1);
+  WriteAll(node, training);
+  ExpectAfterPowerCut(node, training, 1, 1);
 }
 
 TEST(SnapshotsOfOneJobTest, AFailureLeavesTheLastSnapshotAsItWas) {
@@ -118,6 +132,54 @@ TEST(SnapshotsOfOneJobTest, AfterAFailureItIsWrittenAgain) {
   ASSERT_TRUE(before.on_host && before.on_ssd);
   node.FinishOne(absl::InternalError("EIO"));
   EXPECT_FALSE(node.Describe(training.session(), parameter).on_ssd);
+}
+
+// Step 2 is committed, its parameter is on SSD alone, and a drive that does not tell it again has
+// lost it. Returns the next commit of the step.
+CallId CommitAfterALostWrite(DurableNode& node, StepTraining& training) {
+  training.Step(1);
+  training.FillGradient(2);
+  node.FinishUntilAnswered(training.StartStep());
+  training.Displace();
+  const ChunkInfo made = node.Describe(training.session(), training.chunks()[4]);
+  EXPECT_TRUE(made.on_ssd && !made.on_host);
+  node.flush_ = absl::InternalError("EIO");
+  const CallId failed = training.Commit(2);
+  node.FinishUntilAnswered(failed);
+  EXPECT_EQ(node.ReplyTo(failed).status.code(), absl::StatusCode::kInternal);
+  node.flush_ = absl::OkStatus();
+  return training.Commit(2);
+}
+
+TEST(SnapshotsOfOneJobTest, AfterAFailureTheOnlyCopyIsReadAndWrittenAgain) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  const CallId again = CommitAfterALostWrite(node, training);
+  node.FinishUntilAnswered(again);
+  EXPECT_TRUE(node.ReplyTo(again).status.ok());
+  ExpectAfterPowerCut(node, training, 0, 2);
+}
+
+TEST(SnapshotsOfOneJobTest, AfterAFailureAnOnlyCopyThatCannotBeReadIsTheAnswer) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  const CallId again = CommitAfterALostWrite(node, training);
+  int reads = 0;
+  for (int i = 0; i < 1000 && !node.Answered(again); ++i) {
+    if (!node.ReadsNow()) {
+      node.Advance();
+      continue;
+    }
+    ++reads;
+    node.FinishOne(absl::DataLossError("the bytes are not those that were written"));
+  }
+  const absl::Status status = node.ReplyTo(again).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("step 2 is committed, but not on stable storage: chunk"),
+            absl::string_view::npos);
+  EXPECT_LT(reads, 10);
+  // The step before is still there.
+  ExpectAfterPowerCut(node, training, 0, 1);
 }
 
 TEST(SnapshotsOfOneJobTest, ACommitWaitsForADriveNoLongerThanAnyCall) {

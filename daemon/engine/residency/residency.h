@@ -68,7 +68,8 @@ class Residency {
   // there, which no other chunk gets until Share::EndQuarantine(). Nothing that they write there is
   // a copy.
   SlotNumber Quarantine(ChunkIndex index, Access access);
-  // The copy on SSD counts no more, so that another one is written there. REQUIRES: one is valid.
+  // The copy on SSD counts no more, so that another one is written there: at once where there is
+  // another, and otherwise as soon as it was read. REQUIRES: the copy on SSD is valid.
   void DistrustSsd(ChunkIndex index);
   // The copy in host memory becomes a content of the job (Job::duplicated), which the chunk reads
   // from now on. Its home is free, and the copy at the device stays.

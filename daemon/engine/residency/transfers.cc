@@ -109,7 +109,11 @@ void Residency::On(const TransferDone& event) {
     Copies& copies = copies_[index];
     copies.valid.Add(flight.to);
     copies.unreadable = false;
-    if (flight.to == Tier::kSsd) copies.sums = event.sums;
+    if (flight.to == Tier::kSsd) {
+      copies.sums = event.sums;
+      copies.unflushed = false;
+    }
+    if (flight.from == Tier::kSsd && copies.unflushed) DistrustSsd(index);
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
@@ -162,7 +166,8 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   const bool is_lost = absl::IsDataLoss(status) && on_device && DeviceMemoryFailed(index, named);
   bool calls_fail = is_lost;
   if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
-  if (flight.from.has_value() && flight.to > *flight.from) {
+  const bool is_unflushed = flight.from == Tier::kSsd && chunk.copies().unflushed;
+  if (is_unflushed || (flight.from.has_value() && flight.to > *flight.from)) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
     if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
@@ -170,7 +175,8 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
-    if (failed.to != flight.to) failed = {flight.to, 0, core_.now};
+    const Tier to = is_unflushed ? Tier::kSsd : flight.to;
+    if (failed.to != to) failed = {to, 0, core_.now};
     if (core_.now >= failed.next_try) {
       const Duration pause = kFirstPause * (1 << std::min<uint32_t>(failed.tries++, 6));
       failed.next_try = core_.now + std::min(pause, kLongestPause);

@@ -35,8 +35,14 @@ bool Residency::BadCopy(ChunkIndex index, const absl::Status& what) {
 }
 
 void Residency::DistrustSsd(ChunkIndex index) {
-  copies_[index].valid.Remove(Tier::kSsd);
-  copies_[index].sums.clear();
+  Copies& copies = copies_[index];
+  if (IsOnlyCopy(core_.chunks[index], Tier::kSsd)) {
+    copies.unflushed = true;
+    return;
+  }
+  copies.valid.Remove(Tier::kSsd);
+  copies.sums.clear();
+  copies.unflushed = false;
   NoteChange(index);
 }
 

@@ -102,6 +102,8 @@ struct Copies {
   // The only copy is on SSD, and was not what had been written when it was last read: no prefetch
   // tries it again.
   bool unreadable = false;
+  // The only copy is on SSD, and a flush has failed since it was written: it may be gone.
+  bool unflushed = false;
   // A client discarded the content: until it is written anew it reads as anything.
   bool discarded = false;
   // The lowest tier that the chunk ever reaches.

@@ -72,6 +72,8 @@ class EngineByteHarness {
       }
       Post(done);
     } else if (const auto* save = std::get_if<SaveSnapshot>(&effect)) {
+      status.Update(flush_);
+      if (!flush_.ok()) stable_.EndWrites({StableStorage::Fate::kNothing});
       if (status.ok() || saves_although_it_fails_) stable_.Save(*save->snapshot);
       Post(SnapshotSaved{save->snapshot->job.job, std::move(status)});
     } else if (const auto* empty = std::get_if<ReleaseSlot>(&effect)) {
@@ -218,12 +220,9 @@ class EngineByteHarness {
   bool SavesNow() const {
     return !in_flight_.empty() && std::holds_alternative<SaveSnapshot>(in_flight_.front());
   }
-  // The same of a write to SSD.
-  bool WritesNow() const {
-    const auto* const transfer =
-        in_flight_.empty() ? nullptr : std::get_if<StartTransfer>(&in_flight_.front());
-    return transfer != nullptr && transfer->kind == StartTransfer::Kind::kHostToSsd;
-  }
+  // The same of a write to SSD, and of a read.
+  bool WritesNow() const { return MovesNow(StartTransfer::Kind::kHostToSsd); }
+  bool ReadsNow() const { return MovesNow(StartTransfer::Kind::kSsdToHost); }
   Instant now() const { return now_; }
 
   // --- Calls ---
@@ -349,8 +348,14 @@ class EngineByteHarness {
   bool plant_collisions_ = false;  // All contents have one digest.
   bool saves_although_it_fails_ = false;
   bool keeps_unflushed_ = false;  // For PowerCut().
+  absl::Status flush_;            // With an error, a save fails, and what was not flushed is lost.
 
  private:
+  bool MovesNow(StartTransfer::Kind kind) const {
+    const auto* const transfer =
+        in_flight_.empty() ? nullptr : std::get_if<StartTransfer>(&in_flight_.front());
+    return transfer != nullptr && transfer->kind == kind;
+  }
   char* Lease(SessionId session, ChunkId chunk, Access access) {
     const Reply reply = Fetch(session, chunk, Tier::kHost, access);
     EXPECT_TRUE(reply.status.ok()) << reply.status;
