@@ -102,7 +102,8 @@ typedef struct memtide_options {
   uint64_t ssd_share_bytes;    /* 0: elastic, all that other jobs do not need */
   uint64_t address_bytes;      /* addresses to reserve, which costs no memory; 0: 1 TiB */
   uint32_t device_memory;  /* MEMTIDE_CUDA_DESCRIPTOR or _IPC; 0: descriptors if the driver can */
-  uint32_t time_to_live_s; /* how long the chunks outlive the job's last session; 0: not at all */
+  uint32_t time_to_live_s; /* how long the chunks outlive the job's last session, which needs a
+                           job_name; 0: not at all */
   uint32_t rank;  /* the number of this session among the ranks of one training, from 0 on */
   uint32_t ranks; /* how many they are, at most 4096: one session of job_name each. They make each
                      step part once (memtide_start_shared_part) and commit together. Each has its

@@ -57,6 +57,11 @@ absl::Status Jobs::CheckOpen(const OpenCall& event) const {
       event.time_to_live > core_.options.limits.max_time_to_live) {
     return absl::InvalidArgumentError("time_to_live must be between 0 and 24 h");
   }
+  if (event.time_to_live > Duration(0) && event.job_name.empty()) {
+    return absl::InvalidArgumentError(
+        "a job without a name has a time_to_live, and nobody could take it up again: give the job "
+        "a name");
+  }
   if (event.durable_every > 0) MEMTIDE_RETURN_IF_ERROR(records_.CheckDurable(event));
   return core_.ledger.pools().CheckDevice(event);
 }

@@ -151,6 +151,18 @@ TEST(JobsTest, AShareLargerThanThePoolIsRefusedWhateverTheChunkLimit) {
   EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(JobsTest, AJobThatNobodyCouldTakeUpAgainIsRefused) {
+  EngineHarness node(ThreeTiers());
+  node.Post(ClientConnected{SessionId(9), 1000, 1});
+  OpenCall open;
+  open.call = node.Call();
+  open.session = SessionId(9);
+  open.chunk_size = kChunk;
+  open.time_to_live = std::chrono::hours(1);
+  node.Post(open);
+  EXPECT_EQ(node.CodeOf(open.call), absl::StatusCode::kInvalidArgument);
+}
+
 // The machine slept, or the daemon was stopped: no client could renew.
 TEST(JobsTest, TimeInWhichTheDaemonDidNotRunEndsNoSession) {
   EngineOptions options = ThreeTiers();

@@ -193,7 +193,7 @@ OpenCall MakeOpen(const State& state, SessionId session, Random* random) {
   open.ssd_share = config.chunk_size * config.ssd_share;
   // A share that is no multiple of the chunk: rounded down.
   if (random->Percent(20) && config.host_share != 0) open.host_share += KiB(4);
-  open.time_to_live = config.time_to_live;
+  if (!open.job_name.empty()) open.time_to_live = config.time_to_live;
   if (config.elastic) {
     open.elastic = true;
     // All sessions of a name ask for the same.
