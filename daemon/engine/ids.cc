@@ -67,9 +67,8 @@ ChunkId Ids::IdFor(ChunkIndex index, SessionId id) const {
   const Job& job = *chunks_[index].job;
   if (session != nullptr && !job.names.HasNameOf(index, id, OwnName(index))) {
     // To its client, the lease that it has left behind is that of the id.
-    for (const auto& [left, entry] : session->left_behind) {
-      if (entry == index) return left;
-    }
+    const absl::optional<ChunkId> left = session->left_behind.IdOf(index);
+    if (left.has_value()) return *left;
   }
   return job.names.IdFor(index, id, chunks_.IdOf(index));
 }

@@ -37,8 +37,8 @@ class Calls {
   absl::optional<absl::Status> TryClaim(const Job& job, uint32_t count) const;
   void On(const AllocationsPossible& signal);
   void On(const NoMemoryForChunks& signal);
-  // Ends the chunk, and all that is pending for it. Its slots stay as long as a transfer or a step
-  // uses them. REQUIRES: it is live, and no fetch waits for it.
+  // Ends the chunk, and all that is pending for it: calls that name it fail. Its slots stay as long
+  // as a transfer or a step uses them. REQUIRES: it is live.
   void FreeChunk(ChunkIndex index);
   // Frees the chunks that end with the job's last session, or those of them that `owner` has.
   void FreeTransient(Job& job, absl::optional<SessionId> owner = absl::nullopt);

@@ -8,6 +8,7 @@
 namespace memtide {
 
 void Calls::FreeChunk(ChunkIndex index) {
+  FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
   FinishEvicts(index, Freed(core_.chunks, index));
   Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;

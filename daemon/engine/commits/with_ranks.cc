@@ -16,8 +16,8 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(5);
 
 absl::Status CheckNotLeftBehind(const Session& session, ChunkId chunk, ChunkId shadow) {
-  const auto& left = session.left_behind;
-  if (left.count(chunk) == 0 && left.count(shadow) == 0) return absl::OkStatus();
+  const LeftBehind& left = session.left_behind;
+  if (!left.Has(chunk) && !left.Has(shadow)) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("chunk ", chunk.value(),
                                          " or its shadow chunk is leased; release it and try "
                                          "again"));
@@ -116,9 +116,8 @@ std::set<SessionId> Commits::RanksOf(Job& job, SessionId first,
 void Commits::EndWaitForRanks(Job& job) {
   EndWaitForAllRanks(job);
   const bool is_late =
-      std::any_of(job.commits.begin(), job.commits.end(), [this](const WaitingCommit& each) {
-        return core_.now >= each.deadline && !each.call.with_all_ranks;
-      });
+      std::any_of(job.commits.begin(), job.commits.end(),
+                  [this](const WaitingCommit& each) { return core_.now >= each.deadline; });
   if (!is_late) return;
   for (const SessionId id : job.sessions) {
     if (FindCommit(job, id) == job.commits.end()) {
@@ -192,9 +191,7 @@ bool Commits::IsLeftBehind(ChunkIndex index) const {
   const std::vector<Pin>& pins = core_.chunks[index].pins;
   return std::any_of(pins.begin(), pins.end(), [this, index](const Pin& pin) {
     const Session* const holder = core_.sessions.Find(pin.session);  // nullptr: a step part's pin.
-    return holder != nullptr &&
-           std::any_of(holder->left_behind.begin(), holder->left_behind.end(),
-                       [index](const auto& left) { return left.second == index; });
+    return holder != nullptr && holder->left_behind.IdOf(index).has_value();
   });
 }
 

@@ -79,7 +79,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
       calls_.ReleaseLease(session, index);
     }
   }
-  session.left_behind.clear();
+  session.left_behind = {};
   offers_.WithdrawOffers(session);
   commits_.LeaveGroup(session);
   if (session.job != nullptr) commits_.LeaveRanks(session);

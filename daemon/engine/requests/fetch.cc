@@ -107,7 +107,7 @@ void Requests::On(const ReleaseCall& event) {
     const ChunkIndex index = (*indices)[i];
     const Pin* pin = core_.chunks[index].FindPin(session->id);
     if (pin != nullptr && pin->granted()) continue;
-    if (session->left_behind.count(event.chunks[i]) > 0) continue;
+    if (session->left_behind.Has(event.chunks[i])) continue;
     return core_.Refuse(
         event.call, absl::FailedPreconditionError(absl::StrCat("chunk ", core_.IdOf(index).value(),
                                                                " is not leased by the session")));

@@ -38,7 +38,6 @@ void Requests::On(const FreeCall& event) {
       contents_.FreeId(*session, event.chunks[i], index);
       continue;
     }
-    calls_.FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
     calls_.FreeChunk(index);
   }
   core_.AnswerOnce(*session, event);

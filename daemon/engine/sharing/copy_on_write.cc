@@ -25,11 +25,8 @@ void RankContents::MoveId(Job& job, ChunkId id, ChunkIndex from, ChunkIndex to) 
   core_.MarkDirty(to);
   IdsChanged(job);
   if (!is_last) return;
-  if (owner != nullptr) {
-    // A lease that was left behind keeps the entry.
-    const auto lease = owner->left_behind.find(id);
-    if (lease != owner->left_behind.end() && lease->second == from) return;
-  }
+  // A lease that was left behind keeps the entry.
+  if (owner != nullptr && owner->left_behind.EntryOf(id) == from) return;
   calls_.FinishEvicts(from, absl::AbortedError(absl::StrCat("chunk ", id.value(),
                                                             " was written before it was evicted")));
   calls_.FreeChunk(from);
@@ -111,6 +108,7 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
   auto unsharing = std::make_shared<Unsharing>();
   unsharing->call = event;
   unsharing->deadline = core_.DeadlineIn(event.deadline);
+  std::vector<ChunkIndex> copies;
   absl::Status status;
   if (!job.share(Tier::kHost).exists()) {
     status = absl::FailedPreconditionError(
@@ -129,7 +127,8 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
     if (!copy.ok()) continue;
     unsharing->ids.push_back(event.chunks[i]);
     unsharing->shared.push_back(indices[i]);
-    unsharing->copies.push_back(*copy);
+    unsharing->copies.push_back(core_.IdOf(*copy));
+    copies.push_back(*copy);
   }
   const uint32_t count = static_cast<uint32_t>(unsharing->ids.size());
   const uint32_t limit = job.LeaseLimit(Tier::kHost);
@@ -147,7 +146,7 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
     work->copies.push_back({{i, 0}, {count + i, 0}, job.chunk_size.count()});
   }
   std::vector<ChunkIndex> chunks = unsharing->shared;
-  chunks.insert(chunks.end(), unsharing->copies.begin(), unsharing->copies.end());
+  chunks.insert(chunks.end(), copies.begin(), copies.end());
   RunStep run;
   run.work = std::move(work);
   run.unsharing = std::move(unsharing);
@@ -179,32 +178,33 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
   core_.work.Send(FetchAgain{std::move(again)});
   for (size_t i = 0; i < unsharing.ids.size(); ++i) {
     const ChunkId id = unsharing.ids[i];
-    const ChunkIndex shared = unsharing.shared[i], copy = unsharing.copies[i];
+    const ChunkIndex shared = unsharing.shared[i];
+    const absl::optional<ChunkIndex> copy = core_.chunks.Find(unsharing.copies[i]);
+    if (!copy.has_value()) continue;
     // The id was freed meanwhile, or names another entry: this copy is of no use.
-    if (!core_.chunks[copy].live()) continue;
     if (core_.ids.Find(job, id) != shared || !core_.ids.MustCopyToWrite(shared)) {
-      calls_.FreeChunk(copy);
+      calls_.FreeChunk(*copy);
       continue;
     }
     // The client has the old place mapped until it gets the new one.
     const Pin* const pin = core_.chunks[shared].FindPin(session->id);
-    if (pin != nullptr && pin->granted()) session->left_behind[id] = shared;
-    MoveId(job, id, shared, copy);
+    if (pin != nullptr && pin->granted()) session->left_behind.Add(id, shared);
+    MoveId(job, id, shared, *copy);
   }
 }
 
 void RankContents::DropCopies(const Unsharing& unsharing) {
-  for (const ChunkIndex copy : unsharing.copies) {
-    if (core_.chunks[copy].live()) calls_.FreeChunk(copy);
+  for (const ChunkId id : unsharing.copies) {
+    if (const auto copy = core_.chunks.Find(id)) calls_.FreeChunk(*copy);
   }
 }
 
 // The session's lease on the content that its id named before, if it still has one.
 void RankContents::ReleaseLeftBehind(Session& session, ChunkId id) {
-  const auto found = session.left_behind.find(id);
-  if (found == session.left_behind.end()) return;
-  const ChunkIndex index = found->second;
-  session.left_behind.erase(found);
+  const absl::optional<ChunkIndex> found = session.left_behind.EntryOf(id);
+  if (!found.has_value()) return;
+  const ChunkIndex index = *found;
+  session.left_behind.Remove(id);
   calls_.ReleaseLease(session, index);
   // No id names a common content any more that the session has left.
   const Chunk& chunk = core_.chunks[index];

@@ -161,7 +161,7 @@ bool Offers::StartSharing(Session& session, const std::shared_ptr<Offer>& offer)
       lacking.push_back(item);
       continue;
     }
-    item.reader = MakeReader(*session.job, index, *content);
+    item.reader = core_.IdOf(MakeReader(*session.job, index, *content));
     offer->in_part.push_back(item);
   }
   if (!lacking.empty() && !offer->lacks_memory && contents.job != nullptr && MakeMemory(contents)) {
@@ -181,7 +181,7 @@ bool Offers::StartSharing(Session& session, const std::shared_ptr<Offer>& offer)
     const Offer::Item& item = offer->in_part[i];
     (item.is_copied ? work.copies : work.comparisons)
         .push_back({i, static_cast<uint32_t>(chunks.size())});
-    chunks.push_back(item.reader);
+    chunks.push_back(IndexOf(*item.reader));
     first_written += !item.is_copied;
   }
   StartPart(session, offer, std::move(work), std::move(chunks), first_written);
@@ -219,7 +219,7 @@ void Offers::EndPart(const RunningStep& step, const StepDone& event) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
   }
-  if (offer.in_part.front().reader == kNoChunk) {
+  if (!offer.in_part.front().reader.has_value()) {
     NoteDigests(*session, offer, event.contents);
   } else {
     EndSharing(*session, offer, event.contents);
@@ -247,7 +247,8 @@ void Offers::NoteDigests(Session& session, Offer& offer, const ContentResult& re
 void Offers::EndSharing(Session& session, Offer& offer, const ContentResult& result) {
   size_t compared = 0;
   for (const Offer::Item& item : offer.in_part) {
-    CommonContent& content = *core_.chunks[item.reader].common();
+    const ChunkIndex reader = IndexOf(*item.reader);
+    CommonContent& content = *core_.chunks[reader].common();
     if (item.is_copied) {
       content.whole = true;
       OfferAlike(session, content.digest);
@@ -263,7 +264,7 @@ void Offers::EndSharing(Session& session, Offer& offer, const ContentResult& res
       offer.reply.leased.push_back(item.number);
       continue;
     }
-    residency_.BecomeCommon(*index, item.reader);
+    residency_.BecomeCommon(*index, reader);
     // The bytes are the same: step parts that have read them count.
     core_.chunks[*index].version = item.version;
     core_.chunks[*index].offers_in_vain = 0;
@@ -276,7 +277,8 @@ void Offers::EndSharing(Session& session, Offer& offer, const ContentResult& res
 // The entries that were made for the part go, with what chunks held before they became common.
 void Offers::DropReaders(Offer& offer) {
   for (const Offer::Item& item : std::exchange(offer.in_part, {})) {
-    if (item.reader != kNoChunk && core_.chunks[item.reader].live()) calls_.FreeChunk(item.reader);
+    if (!item.reader.has_value()) continue;
+    if (const auto reader = core_.chunks.Find(*item.reader)) calls_.FreeChunk(*reader);
   }
   offers_due_ = true;
 }

@@ -30,7 +30,8 @@ struct Unsharing {
   FetchCall call;
   Instant deadline;  // The call ends then; it is made again once the contents are copied.
   std::vector<ChunkId> ids;
-  std::vector<ChunkIndex> shared, copies;
+  std::vector<ChunkIndex> shared;
+  std::vector<ChunkId> copies;  // Of their entries.
 };
 
 // An OfferCall that is not answered yet (sharing/offers.cc), or an offer of the engine's own, which
@@ -39,9 +40,10 @@ struct Offer {
   struct Item {
     uint32_t number = 0;  // In the call.
     ChunkId id;
-    Version version;               // The step part reads this version.
-    ChunkIndex reader = kNoChunk;  // Reads the content until the chunk itself does.
-    bool is_copied = false;        // The part makes the content. Otherwise it compares with it.
+    Version version;  // The step part reads this version.
+    // Of an entry that reads the content until the chunk itself does.
+    absl::optional<ChunkId> reader;
+    bool is_copied = false;  // The part makes the content. Otherwise it compares with it.
   };
   CallId call;
   SessionId session;

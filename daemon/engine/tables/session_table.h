@@ -45,6 +45,38 @@ struct User {
   Count waiting_calls, waiting_chunks;
 };
 
+// Entries that a session had leased for reading when one of its ids was given a content of its own:
+// the lease ends with that of the id.
+class LeftBehind {
+ public:
+  void Add(ChunkId id, ChunkIndex entry) {
+    entries_[id] = entry;
+    ids_.emplace(entry, id);
+  }
+  void Remove(ChunkId id) {
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    ids_.erase({found->second, id});
+    entries_.erase(found);
+  }
+  absl::optional<ChunkIndex> EntryOf(ChunkId id) const {
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return absl::nullopt;
+    return found->second;
+  }
+  // One of the ids whose leases are on the entry.
+  absl::optional<ChunkId> IdOf(ChunkIndex entry) const {
+    const auto found = ids_.lower_bound({entry, ChunkId(0)});
+    if (found == ids_.end() || found->first != entry) return absl::nullopt;
+    return found->second;
+  }
+  bool Has(ChunkId id) const { return entries_.count(id) > 0; }
+
+ private:
+  std::map<ChunkId, ChunkIndex> entries_;
+  std::set<std::pair<ChunkIndex, ChunkId>> ids_;
+};
+
 struct Session {
   SessionId id;
   uint32_t uid = 0;
@@ -61,9 +93,7 @@ struct Session {
   uint32_t group_ranks = 0;
   uint64_t opened_at_step = 0;         // Its committed_step when it opened the job.
   absl::optional<uint32_t> lost_rank;  // Has ended since then, in a job that keeps ranks.
-  // Entries that the session had leased for reading when one of its ids was given a content of its
-  // own: the lease ends with that of the id.
-  std::map<ChunkId, ChunkIndex> left_behind;
+  LeftBehind left_behind;
   // Digests of the chunks that the session has offered, each of the content of a version.
   struct Offered {
     Version version;
