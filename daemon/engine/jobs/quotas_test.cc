@@ -102,13 +102,15 @@ TEST_F(QuotasTest, AnOpenThatWaitsIsServedWhenItsQuotaIsRaised) {
   EXPECT_EQ(node_.CodeOf(waits), StatusCode::kOk) << node_.ReplyTo(waits).status;
 }
 
-TEST_F(QuotasTest, ALowerQuotaShrinksElasticSharesAndAnOlderOneIsIgnored) {
+TEST_F(QuotasTest, ALowerQuotaShrinksElasticSharesAndThatOfAnOldCallIsIgnored) {
   const SessionId session = node_.OpenAs(EngineHarness::ElasticOpen(""), kAlice);
   SetQuotas({HostQuota(20)});
   EXPECT_LE(HostOf(0), 20u);
   EXPECT_EQ(node_.budgets_.back().session, session) << "it learns its smaller budget";
-  node_.Post(SetQuotasCall{node_.Call(), number_ - 1, {HostQuota(48)}});
-  EXPECT_EQ(Inspect().quotas.at(0).quota.most.bytes[kHost], kChunk * 20);
+  for (const uint64_t number : {number_ - 1, number_}) {
+    node_.Post(SetQuotasCall{node_.Call(), number, {HostQuota(48)}});
+    EXPECT_EQ(Inspect().quotas.at(0).quota.most.bytes[kHost], kChunk * 20);
+  }
   SetQuotas({});
   EXPECT_TRUE(Inspect().quotas.empty());
 }

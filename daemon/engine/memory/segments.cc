@@ -150,7 +150,6 @@ void Memory::SegmentMade(Tier tier, uint32_t number, const absl::Status& status)
     return;
   }
   if (!status.ok()) core_.work.Send(TierShrunk{job.id, tier, status});
-  FinishResize(job);
   core_.ScheduleRoomCheck(job, tier);
   core_.work.Send(AllocationsPossible{job.id});
   core_.work.NoteMovement();

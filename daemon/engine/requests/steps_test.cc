@@ -25,6 +25,22 @@ TEST(StepsTest, AreSeenWhenCommitted) {
   EXPECT_EQ(opened.manifest, "step 1");
 }
 
+TEST(StepsTest, UseTheirChunksInTheMomentInWhichTheyBegin) {
+  EngineByteHarness node(SmallHost());
+  StepTraining training(&node, node.Open("job", std::chrono::hours(1)));
+  training.FillGradient(1);
+  MomentReport moment;
+  moment.name = "update";
+  node.Post(ReportCall{node.Call(), training.session(), {moment}});
+  node.FinishUntilAnswered(training.StartStep());
+  TraceCall trace;
+  trace.call = node.Call();
+  node.Post(trace);
+  const TracedMoment last = std::get<TraceReply>(node.ReplyTo(trace.call).value).moments.back();
+  EXPECT_EQ(last.name, "update");
+  EXPECT_EQ(last.uses.size(), 7u);
+}
+
 TEST(StepsTest, AreCommittedOnceAndInOrder) {
   EngineByteHarness node(SmallHost());
   StepTraining training(&node, node.Open("job", std::chrono::hours(1)));

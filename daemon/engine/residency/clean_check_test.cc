@@ -29,8 +29,9 @@ class CleanCheckTest : public testing::Test {
     for (const ChunkId chunk : chunks_) node_.Touch(session_, chunk, Access::kRead);
   }
   void EvictAll() { node_.Post(EvictCall{node_.Call(), session_, Tier::kHost, chunks_}); }
-  bool OnDevice(ChunkId chunk) {
-    const DescribeCall describe{node_.Call(), session_, {chunk}};
+  bool OnDevice(ChunkId chunk) { return OnDevice(chunk, session_); }
+  bool OnDevice(ChunkId chunk, SessionId session) {
+    const DescribeCall describe{node_.Call(), session, {chunk}};
     node_.Post(describe);
     return std::get<DescribeReply>(node_.ReplyTo(describe.call).value).chunks[0].on_device;
   }
@@ -117,14 +118,18 @@ TEST_F(CleanCheckTest, ADifferenceDropsAllCopiesThatAreNotTheOnlyOnes) {
   ASSERT_EQ(node_.transfers_.size(), 1u);
   node_.FinishOne(absl::DataLossError("they differ"));
   const SessionId next = node_.Open(1000, "job");
-  const auto on_device = [&](ChunkId chunk) {
-    const DescribeCall describe{node_.Call(), next, {chunk}};
-    node_.Post(describe);
-    return std::get<DescribeReply>(node_.ReplyTo(describe.call).value).chunks[0].on_device;
-  };
-  EXPECT_FALSE(on_device(chunks_[0]));
-  EXPECT_FALSE(on_device(chunks_[1]));
-  EXPECT_TRUE(on_device(chunks_[2])) << "its write was announced";
+  EXPECT_FALSE(OnDevice(chunks_[0], next));
+  EXPECT_FALSE(OnDevice(chunks_[1], next));
+  EXPECT_TRUE(OnDevice(chunks_[2], next)) << "its write was announced";
+}
+
+TEST_F(EachDropIsCheckedTest, ADifferenceLeavesWhatIsBeingCompared) {
+  ReadAgain();
+  EvictAll();
+  node_.FinishOne(absl::DataLossError("they differ"));
+  const SessionId next = node_.Open(1000, "job");
+  EXPECT_TRUE(OnDevice(chunks_[1], next)) << "another chunk would get its slot meanwhile";
+  node_.FinishTransfers();
 }
 
 TEST_F(CleanCheckTest, AChunkThatIsLeasedForWritingMeanwhileMayDiffer) {

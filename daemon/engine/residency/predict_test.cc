@@ -100,6 +100,18 @@ TEST_F(PredictTest, ARepeatedScanKeepsMostOfWhatItHasRoomFor) {
   EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
 }
 
+TEST_F(PredictTest, AQuarterOfTheSlotsIsForWhatComesAhead) {
+  for (int i = 0; i < 3; ++i) Iterate();
+  size_t most = 0;
+  for (uint32_t n = 0; n < chunks_.size(); ++n) {
+    BeginToUse(n);
+    most = std::max(most, transfers_.size());
+    FinishTransfers();
+    Wait(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(most, 1u);
+}
+
 TEST(PredictForTwoSessionsTest, WhatEachSessionOfAJobReportsIsLearned) {
   EngineHarness node({{kChunk * 4}, kChunk * 32, Bytes(0), Limits()});
   for (uint64_t nth = 1; nth <= 2; ++nth) {

@@ -120,6 +120,15 @@ TEST_F(RanksPartsTest, ARankWhoseGradientDiffersHasAStateOfItsOwn) {
   for (const uint32_t i : {0, 1}) EXPECT_EQ(ranks_[i].Read(), expected[2]);
 }
 
+TEST_F(RanksPartsTest, ARankThatComputesSomethingElseIsToldSo) {
+  for (Rank& rank : ranks_) rank.FillGradient(1);
+  ranks_[0].Make(ranks_[0].Began(ranks_[0].Start(1, true)));
+  const PartReply other = ranks_[1].Began(ranks_[1].Start(/*step=*/5, true));
+  ASSERT_TRUE(other.difference.has_value());
+  EXPECT_TRUE(other.difference->work);
+  EXPECT_TRUE(other.difference->reads.empty());
+}
+
 TEST_F(RanksPartsTest, RanksThatDifferGoOnEachWithItsOwn) {
   Step(1);
   for (Rank& rank : ranks_) rank.FillGradient(2);
