@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from memtide._activations.marks import Unseen, attributes_of, mark
+from memtide._activations.marks import Marks, Unseen, attributes_of
 from memtide._activations.recompute import modules_in
 
 # A larger buffer has only its version compared, not its content.
@@ -36,9 +36,10 @@ class State:
             (id(p), p._version) for m in modules for p in m._parameters.values() if p is not None
         ]
         self._unseen: str | None = None
+        marks = Marks()
         try:
             self._attributes = [
-                {name: mark(value, 2) for name, value in attributes_of(module).items()}
+                {name: marks.of(value) for name, value in attributes_of(module).items()}
                 for module in modules
             ]
         except Unseen as unseen:

@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from contextvars import ContextVar
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -38,42 +39,48 @@ class Unseen(Exception):
             raise Unseen
 
 
-def mark(value: Any, depth: int) -> Any:
-    """Something that differs, with great probability, after the value has changed. Containers and
-    attributes are looked into `depth` times. Unseen: nothing would."""
-    if isinstance(value, _SCALARS):
-        return repr(value)  # Also of NaN, which does not equal itself.
-    if isinstance(value, torch.Tensor):
-        return id(value), None if value.is_inference() else value._version
-    if isinstance(value, torch.Generator):
-        return bytes(value.get_state().numpy())
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        if isinstance(value, numpy.random.Generator | numpy.random.BitGenerator):
-            return repr(getattr(value, "bit_generator", value).state)
-        if isinstance(value, numpy.random.RandomState):
-            return repr(value.get_state())
-        if isinstance(value, numpy.ndarray):
-            return _mark_of_array(value)
-    if isinstance(value, partial):
-        return id(value), [mark(each, depth) for each in (value.func, value.args, value.keywords)]
-    if isinstance(value, ContextVar):
-        return mark(value.get(None), depth)
-    if depth and isinstance(value, nn.Module):
-        buffers = [(id(b), b._version) for b in value._buffers.values() if b is not None]
-        attributes = {name: mark(each, depth - 1) for name, each in attributes_of(value).items()}
-        return id(value), buffers, attributes
-    Unseen.check(value)
-    if depth and isinstance(value, _CONTAINERS):
-        items = [mark(item, depth - 1) for item, _ in zip(value, range(_MOST_ITEMS), strict=False)]
-        return id(value), len(value), items
-    if depth and isinstance(value, dict | types.MappingProxyType):
-        pairs = [pair for pair, _ in zip(value.items(), range(_MOST_ITEMS), strict=False)]
-        return id(value), len(value), [(id(k), mark(v, depth - 1)) for k, v in pairs]
-    if depth and hasattr(value, "__dict__") and not isinstance(value, type):
-        return id(value), mark(vars(value), depth - 1)
-    return id(value)
+class Marks:
+    """The marks of one moment."""
+
+    def __init__(self, most_items: int = _MOST_ITEMS, *, contents: bool = True) -> None:
+        """At most `most_items` of a container are looked at, and `contents` says whether those of
+        arrays and the states of generators are."""
+        self._most_items = most_items
+        self._contents = contents
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def of(self, value: Any, depth: int = 2) -> Any:
+        """Something that differs, with great probability, after the value has changed. Containers
+        and attributes are looked into `depth` times. Unseen: nothing would."""
+        if isinstance(value, _SCALARS):
+            return repr(value)  # Also of NaN, which does not equal itself.
+        if isinstance(value, torch.Tensor):
+            return id(value), None if value.is_inference() else value._version
+        if self._contents and (content := _content_of(value)) is not None:
+            return content
+        Unseen.check(value)
+        if isinstance(value, type) or not depth:
+            return id(value)
+        key = (id(value), depth)
+        if key not in self._known:
+            self._known[key] = id(value)  # It may contain itself.
+            self._known[key] = id(value), self._inside(value, depth - 1)
+        return self._known[key]
+
+    def _inside(self, value: Any, depth: int) -> Any:
+        if isinstance(value, partial):
+            return [self.of(each, depth) for each in (value.func, value.args, value.keywords)]
+        if isinstance(value, ContextVar):
+            return self.of(value.get(None), depth)
+        if isinstance(value, _CONTAINERS):
+            return len(value), [self.of(item, depth) for item in islice(value, self._most_items)]
+        if isinstance(value, nn.Module):
+            buffers = [(id(b), b._version) for b in value._buffers.values() if b is not None]
+            return buffers, self._inside(attributes_of(value), depth)
+        if isinstance(value, dict | types.MappingProxyType):
+            items = list(islice(value.items(), self._most_items))
+            return len(value), [(id(key), self.of(item, depth)) for key, item in items]
+        return self.of(vars(value), depth) if hasattr(value, "__dict__") else None
 
 
 def attributes_of(module: nn.Module) -> dict[str, Any]:
@@ -81,7 +88,20 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in _TORCH_S}
 
 
-def _mark_of_array(value: Any) -> Any:
+def _content_of(value: Any) -> Any:
+    """The state of a generator, or the content of an array; None of others."""
+    if isinstance(value, torch.Generator):
+        return bytes(value.get_state().numpy())
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if (numpy := sys.modules.get("numpy")) is None:
+        return None
+    if isinstance(value, numpy.random.Generator | numpy.random.BitGenerator):
+        return repr(getattr(value, "bit_generator", value).state)
+    if isinstance(value, numpy.random.RandomState):
+        return repr(value.get_state())
+    if not isinstance(value, numpy.ndarray):
+        return None
     if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
         raise Unseen
     return id(value), zlib.crc32(value.tobytes())

@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from memtide._activations.marks import Unseen, mark
+from memtide._activations.marks import Marks, Unseen
 from memtide._activations.read_state import Reads
 
 _NOT_SCRIPTS = frozenset((*sys.stdlib_module_names, "torch", "numpy", "memtide")) - {"__main__"}
@@ -76,9 +76,9 @@ class OutsideVariables:
             return self._reason
         try:
             places = all(
-                mark(space.get(key[1]), 2) == was for key, (space, was) in self._places.items()
+                Marks().of(space.get(key[1])) == was for key, (space, was) in self._places.items()
             )
-            same = places and all(mark(value, 2) == was for value, was in self._objects.values())
+            same = places and all(Marks().of(value) == was for value, was in self._objects.values())
         except Unseen as unseen:
             return str(unseen)
         return None if same else _CHANGED
@@ -128,7 +128,7 @@ class OutsideVariables:
         if isinstance(value, type):
             self._class(value)
         elif not isinstance(value, types.ModuleType | types.FunctionType):
-            self._places.setdefault((id(space), name), (space, mark(value, 2)))
+            self._places.setdefault((id(space), name), (space, Marks().of(value)))
 
     def _class(self, kind: type) -> None:
         if kind not in self._classes and not _is_library_s(kind.__module__):
@@ -139,7 +139,7 @@ class OutsideVariables:
 
     def _object(self, value: Any) -> None:
         if not isinstance(value, type | types.FunctionType | types.ModuleType):
-            self._objects.setdefault(id(value), (value, mark(value, 2)))
+            self._objects.setdefault(id(value), (value, Marks().of(value)))
 
 
 def _rebinds_outside(code: types.CodeType, instruction: dis.Instruction) -> bool:

@@ -9,18 +9,16 @@ cannot be; that they were is seen, as far as marks of a bounded size show it.
 from __future__ import annotations
 
 import contextlib
-import types
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from memtide._activations.marks import Unseen, attributes_of
+from memtide._activations.marks import Marks, attributes_of
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # Dictionaries of torch's in a module.
@@ -28,7 +26,6 @@ _HELD = ("_parameters", "_buffers", "_modules")
 _HELD_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Torch reads these of each module.
 _ALWAYS = frozenset(("training", "forward"))
-_SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _MOST_ITEMS = 32  # In a mark, of a container.
 _SLICE = 2**18  # Elements that are summed at once.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -110,8 +107,9 @@ class ReadState:
         return [_content_sum(tensor) for tensor in plain.values()]
 
     def _marks_now(self) -> list[Any]:
-        known: dict[int, Any] = {}
-        return [_mark(_value(holder), 2, known) for *_, holder in (*self._values, *self._fixed)]
+        # Of a bounded size, so that each call of a block can afford them.
+        marks = Marks(_MOST_ITEMS, contents=False)
+        return [marks.of(_value(holder)) for *_, holder in (*self._values, *self._fixed)]
 
 
 @contextlib.contextmanager
@@ -139,34 +137,6 @@ def _value(holder: Any) -> Any:
         value = holder()
         return _GONE if value is None else value
     return holder
-
-
-def _mark(value: Any, depth: int, known: dict[int, Any]) -> Any:
-    """As marks.mark, of a bounded size, so that each call of a block can afford it."""
-    if isinstance(value, _SCALARS):
-        return repr(value)  # Also of NaN, which does not equal itself.
-    if isinstance(value, torch.Tensor):
-        return id(value), None if value.is_inference() else value._version
-    if isinstance(value, type) or not depth:
-        return id(value)
-    if id(value) not in known:
-        known[id(value)] = id(value)  # It may contain itself.
-        known[id(value)] = id(value), _inner_marks(value, depth - 1, known)
-    return known[id(value)]
-
-
-def _inner_marks(value: Any, depth: int, known: dict[int, Any]) -> Any:
-    Unseen.check(value)
-    if isinstance(value, list | tuple | set | frozenset):
-        return len(value), [_mark(item, depth, known) for item in islice(value, _MOST_ITEMS)]
-    if isinstance(value, dict | types.MappingProxyType):
-        items = list(islice(value.items(), _MOST_ITEMS))
-        return len(value), [(id(key), _mark(item, depth, known)) for key, item in items]
-    if isinstance(value, nn.Module):
-        value = attributes_of(value)
-    elif (value := getattr(value, "__dict__", None)) is None:
-        return None
-    return _inner_marks(value, depth - 1, known) if depth else None
 
 
 def _content_sum(tensor: torch.Tensor) -> int:
