@@ -6,6 +6,7 @@ another one.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ class Access(NamedTuple):
 
     start: int
     end: int
-    owner: int  # The index of its parameter, or the number of its call.
+    owner: int  # The index of its parameter.
     writes: bool
 
 
@@ -62,6 +63,48 @@ def collisions(of: Iterable[Access]) -> Iterator[set[int]]:
             if writes or other_writes:
                 yield owners | others
         active.append((end, owners, writes))
+
+
+class UsedBytes:
+    """The bytes that calls have used, to find those that a later call uses, too."""
+
+    def __init__(self) -> None:
+        self._all = _Ranges()
+        self._written = _Ranges()
+
+    def meet(self, of_call: Iterable[Access]) -> bool:
+        """Whether one of the calls and this one use the same bytes, and one writes to them."""
+        return any(
+            (self._all if access.writes else self._written).meet(access.start, access.end)
+            for access in of_call
+        )
+
+    def add(self, of_call: Iterable[Access]) -> None:
+        """Adds those of a call."""
+        for access in of_call:
+            self._all.add(access.start, access.end)
+            if access.writes:
+                self._written.add(access.start, access.end)
+
+
+class _Ranges:
+    """Ranges of bytes, none of which meets another, in order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def meet(self, start: int, end: int) -> bool:
+        at = bisect.bisect_right(self._ends, start)
+        return at < len(self._starts) and self._starts[at] < end
+
+    def add(self, start: int, end: int) -> None:
+        first = bisect.bisect_left(self._ends, start)
+        last = bisect.bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
 
 
 def _extent_bytes(tensor: torch.Tensor) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from memtide._memory.tensor_parts import local_part
-from memtide._optimizer_step.accesses import Access
+from memtide._optimizer_step.accesses import UsedBytes, accesses_of
 from memtide._optimizer_step.partition import Update
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 
@@ -21,7 +21,6 @@ class DeferredUpdate:
     form: FunctionalSignature
     arguments: Arguments
     updates: list[Update]
-    accesses: list[Access]  # This call makes them; its number is 0.
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -64,3 +63,22 @@ class DeferredUpdate:
                 for value, state in zip(values, copy, strict=True):
                     if value is not state:
                         state.copy_(value)
+
+
+class DeferredUpdates:
+    """The calls of one step that are deferred, the oldest first."""
+
+    def __init__(self) -> None:
+        self.updates: list[DeferredUpdate] = []
+        self.used = UsedBytes()  # By them.
+
+    def add(self, update: DeferredUpdate) -> None:
+        """Adds a call. REQUIRES: it does not meet `used`."""
+        self.updates.append(update)
+        self.used.add(accesses_of(update.form, update.arguments))
+
+    def take(self) -> list[DeferredUpdate]:
+        """All of them, which are deferred no more."""
+        updates = self.updates
+        self.updates, self.used = [], UsedBytes()
+        return updates

@@ -169,7 +169,7 @@ class OffloadedSteps:
 
     def finish(self) -> None:
         """Computes and commits the updates that were deferred since `begin`, if there are any."""
-        updates, self._present.deferred = self._present.deferred, []
+        updates = self._present.deferred.take()
         try:
             if updates:
                 self._run_or_redo(updates)
@@ -215,10 +215,9 @@ class OffloadedSteps:
 
     def end(self) -> None:
         """Ends the optimizer's step. If it failed, updates that are still deferred are undone."""
-        if self._present.deferred:
+        if self._present.deferred.updates:
             self._say_undone()
-        self._undo(self._present.deferred)
-        self._present.deferred = []
+        self._undo(self._present.deferred.take())
         self._present.reset()
 
     def _say_undone(self) -> None:
@@ -270,8 +269,10 @@ class OffloadedSteps:
     def _take(
         self, form: FunctionalSignature, original: Callable[..., None], arguments: Arguments
     ) -> None:
-        if self._meets_deferred(form, arguments):
+        used = accesses_of(form, arguments)
+        if self._present.deferred.used.meet(used):
             self.finish()
+            used = accesses_of(form, arguments)
         options = torch_options_of(
             form, original, arguments, has_plain_bits=self.calls.has_plain_bits
         )
@@ -281,15 +282,14 @@ class OffloadedSteps:
             return
         numbers = next_single_numbers(form, options, arguments)
         can_make = functools.partial(self._can_make, form)
-        split_update = split(form, arguments, options, self._memory, numbers, can_make)
+        common = set().union(*collisions(used))
+        split_update = split(form, arguments, options, self._memory, numbers, can_make, common)
         count = len(arguments["params"])
         if split_update.indices:
             part = part_of(arguments, count, split_update.indices)
-            used = [access._replace(owner=0) for access in accesses_of(form, part)]
-            self._present.deferred.append(
-                DeferredUpdate(original, form, part, split_update.updates, used)
-            )
-            self._present.deferred[-1].count_steps(1)
+            update = DeferredUpdate(original, form, part, split_update.updates)
+            self._present.deferred.add(update)
+            update.count_steps(1)
         if split_update.rest:
             part = part_of(arguments, count, split_update.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
@@ -325,14 +325,6 @@ class OffloadedSteps:
                 file=sys.stderr,
             )
         return False
-
-    def _meets_deferred(self, form: FunctionalSignature, arguments: Arguments) -> bool:
-        """Whether a call and a deferred one use the same bytes, and one writes to them."""
-        if not self._present.deferred:
-            return False
-        before = [access for each in self._present.deferred for access in each.accesses]
-        of_call = [access._replace(owner=1) for access in accesses_of(form, arguments)]
-        return any(len(owners) > 1 for owners in collisions([*before, *of_call]))
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun

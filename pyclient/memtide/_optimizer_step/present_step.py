@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from memtide._optimizer_step.deferred_update import DeferredUpdate
+from memtide._optimizer_step.deferred_update import DeferredUpdates
 from memtide._optimizer_step.rollback import Undo
 
 
@@ -21,6 +21,6 @@ class PresentStep(threading.local):
         """Ends the step."""
         self.optimizer: Optimizer | None = None  # None: the thread makes no step in parts.
         self.release: Callable[[], None] = lambda: None
-        self.deferred: list[DeferredUpdate] = []
+        self.deferred = DeferredUpdates()
         self.is_committed = False  # With all ranks of a named job.
         self.undo = Undo()

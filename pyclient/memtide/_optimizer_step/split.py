@@ -3,7 +3,7 @@ and those that torch's function steps at once (docs/optimizers.md has the table)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from memtide._memory.adoption import adopt_gradient
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._memory.tensor_layout import have_same_layout, is_dense
 from memtide._memory.tensor_parts import computes_as_plain, local_part
-from memtide._optimizer_step.accesses import accesses_of, collisions
 from memtide._optimizer_step.partition import Span, Update
 from memtide._optimizer_step.torch_functional import (
     Arguments,
@@ -47,14 +46,14 @@ def split(
     memory: ManagedMemory,
     next_numbers: Sequence[tuple[TensorNumber, ...]],
     can_make: Callable[[TorchOptions, int], bool],
+    common: Set[int],
 ) -> Split:
     """Divides the parameters of a call. `can_make`: whether parts with some options that change a
     number of tensors have the right bits. For what has parts, a state that is None is created,
-    uninitialized: the option `fresh_states` lets the step begin it. Torch steps parameters one
-    after the other, and parts all read the old bytes, so one that writes to what another uses has
-    none, and neither has that one."""
+    uninitialized: the option `fresh_states` lets the step begin it. `common`: the indices of those
+    that write to what another uses, and of that one. Torch steps parameters one after the other,
+    and parts all read the old bytes, so these have none."""
     result = Split()
-    common = set().union(*collisions(accesses_of(form, arguments)))
     # By the options of a parameter, those of its update; None: its parts would have other bits.
     options_by_key: dict[tuple[object, ...], TorchOptions | None] = {}
     lists = [arguments[name] for name in form.states if arguments[name]]

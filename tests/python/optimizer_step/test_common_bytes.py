@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 import torch
 from fake_client import FakeClient
-from memtide._optimizer_step.accesses import Access, collisions
+from memtide._optimizer_step.accesses import Access, UsedBytes, collisions
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from offloaded_loops import assert_same, everything, plainly
@@ -131,3 +132,17 @@ def test_two_accesses_meet_where_one_writes() -> None:
     assert list(collisions([*readers, of(2, 4, 5)])) == [{0, 1, 2}]
     assert list(collisions([of(index, 0, 4) for index in range(3)])) == [{0, 1, 2}]
     assert list(collisions([of(1, 0, 4), of(1, 0, 4, writes=False)])) == [{1}]
+
+
+def test_a_call_meets_those_before_it_where_one_writes() -> None:
+    """Ranges of random calls, against the bytes one by one."""
+    chosen = random.Random(5)
+    for _ in range(200):
+        used, read, written = UsedBytes(), set[int](), set[int]()
+        for _ in range(8):
+            start, writes = chosen.randrange(40), chosen.random() < 0.5
+            access = Access(start, start + chosen.randrange(1, 6), 0, writes)
+            own = set(range(access.start, access.end))
+            assert used.meet([access]) == bool(own & (read | written if writes else written))
+            used.add([access])
+            (written if writes else read).update(own)
