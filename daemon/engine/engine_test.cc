@@ -134,8 +134,9 @@ TEST(EngineTest, AFetchThatFindsNoRoomEndsAtItsDeadlineAndSaysWhy) {
   node.Post(late);
   node.Wait(std::chrono::seconds(3));
   EXPECT_EQ(node.CodeOf(late.call), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_NE(node.ReplyTo(late.call).status.message().find("4 of 4 slots are leased"),
-            absl::string_view::npos);
+  const std::string why(node.ReplyTo(late.call).status.message());
+  EXPECT_NE(why.find("4 of 4 slots are leased"), std::string::npos);
+  EXPECT_EQ(why.find("killed"), std::string::npos);
 }
 
 TEST(EngineTest, AFailedWriteBackKeepsTheOnlyCopy) {

@@ -203,7 +203,8 @@ struct Job {
   Manifest manifest;  // The step manifest of the last commit.
   JobSnapshots snapshots;
   ListedWork listed_work{this};
-  Duration stalled{0};                        // The sum of the stalls of its fetches.
+  Duration stalled{0};                        // Time in which fetches waited, of several once.
+  Instant stalled_until;                      // The last of it.
   absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
   uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
   absl::Status last_error;   // The last failed transfer or segment; explains an expired deadline.
@@ -213,6 +214,11 @@ struct Job {
     return static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch() - stalled)
             .count());
+  }
+  // A fetch has waited.
+  void Stalled(Instant from, Instant to) {
+    stalled += to - std::min(to, std::max(from, stalled_until));
+    stalled_until = to;
   }
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }

@@ -68,6 +68,7 @@ void Encode(const ChunkRecord::Copy& copy, journal::Chunk::Copy* out) {
   out->set_slot(copy.slot);
   out->set_valid(copy.valid);
   out->mutable_sums()->Add(copy.sums.begin(), copy.sums.end());
+  out->set_unflushed(copy.unflushed);
 }
 
 void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
@@ -86,7 +87,7 @@ void Encode(const ChunkRecord& chunk, journal::Chunk* out) {
 }
 
 ChunkRecord::Copy Decode(const journal::Chunk::Copy& copy) {
-  return {copy.slot(), copy.valid(), {copy.sums().begin(), copy.sums().end()}};
+  return {copy.slot(), copy.valid(), {copy.sums().begin(), copy.sums().end()}, copy.unflushed()};
 }
 
 ChunkRecord Decode(const journal::Chunk& chunk) {

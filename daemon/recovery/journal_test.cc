@@ -49,7 +49,7 @@ ChunkRecord SomeChunk(uint32_t place, uint64_t version) {
   chunk.kind = ChunkKind::kParameter;
   chunk.version = Version(version);
   chunk.host = ChunkRecord::Copy{place, true};
-  chunk.ssd = ChunkRecord::Copy{place + 1, false, {version, ~version}};
+  chunk.ssd = ChunkRecord::Copy{place + 1, false, {version, ~version}, true};
   chunk.torn = place % 2 == 1;
   chunk.names = {{chunk.chunk, 0}, {ChunkId(uint64_t{2} << 32 | 77), 1}};
   return chunk;
@@ -105,6 +105,7 @@ TEST(JournalTest, WhatOneProcessAppendedAnotherReads) {
   EXPECT_FALSE(restored.ssd->valid);
   EXPECT_TRUE(restored.host->sums.empty());
   EXPECT_EQ(restored.ssd->sums, chunk.ssd->sums);
+  EXPECT_TRUE(restored.ssd->unflushed && !restored.host->unflushed);
   ASSERT_EQ(restored.names.size(), 2u);
   for (size_t name = 0; name < 2; ++name) {
     EXPECT_EQ(restored.names[name].id, chunk.names[name].id);

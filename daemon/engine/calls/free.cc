@@ -8,9 +8,11 @@
 namespace memtide {
 
 void Calls::FreeChunk(ChunkIndex index) {
-  FailNaming(index, /*only_readers=*/false, Freed(core_.chunks, index));
-  FinishEvicts(index, Freed(core_.chunks, index));
+  const absl::Status freed = Freed(core_.chunks, index);
+  FailNaming(index, /*only_readers=*/false, freed);
   Chunk& chunk = core_.chunks[index];
+  for (Waiter* const waiter : std::vector<Waiter*>(chunk.waiters)) Fail(*waiter, freed);
+  FinishEvicts(index, freed);
   Job& job = *chunk.job;
   core_.MarkDirty(index);
   while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);

@@ -141,7 +141,7 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
     if (waiter.waited_for_copy) stall.waited_for = Tier::kDevice;
     if (waiter.waited_for_ssd) stall.waited_for = Tier::kSsd;
     waiter.job->trace.Stalled(stall);
-    waiter.job->stalled += stall.duration;
+    waiter.job->Stalled(waiter.started, core_.now);
     Duration& stalled = residency_.WaitedForBudget(*waiter.job, waiter.started)
                             ? core_.counters.stalled_on_budget
                         : waiter.waited_for_ssd  ? core_.counters.stalled_on_ssd

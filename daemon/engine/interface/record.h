@@ -65,7 +65,8 @@ struct ChunkRecord {
   struct Copy {
     uint32_t slot = 0;
     bool valid = false;
-    ContentSums sums;  // On SSD: those of the content, if they are known and it is valid.
+    ContentSums sums;        // On SSD: those of the content, if they are known and it is valid.
+    bool unflushed = false;  // On SSD: a flush has failed since it was written.
   };
 
   ChunkId chunk;

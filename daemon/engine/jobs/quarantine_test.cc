@@ -106,6 +106,17 @@ TEST_F(QuarantineTest, AnOnlyCopyThatWasReadStaysAndItsSlotIsNotLentToAnother) {
   }
 }
 
+TEST_F(QuarantineTest, AnOnlyCopyThatWasReadIsServedInHostMemoryMeanwhile) {
+  const SessionId killed = node_.Open(1000, "job"), other = node_.Open(1000, "job");
+  const std::vector<ChunkId> chunks = node_.Allocate(killed, 1);
+  node_.Touch(killed, chunks[0], Access::kWrite);
+  Lease(killed, chunks, Access::kRead);
+  node_.Post(ClientGone{killed});
+  const CallId fetch = node_.Fetch(other, chunks, Access::kRead, Tier::kHost);
+  node_.FinishTransfers();
+  EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
+}
+
 TEST_F(QuarantineTest, ASessionThatClosesItselfNeedsNone) {
   const SessionId closed = node_.Open(1000, "job"), other = node_.Open(1000, "job");
   const std::vector<ChunkId> chunks = node_.Allocate(closed, 8);

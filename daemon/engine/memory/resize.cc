@@ -147,7 +147,7 @@ void Memory::LeaveRegions(Job& job, SessionId session) {
   }
 }
 
-// Runs after each region that is made or dropped.
+// Runs after a region is dropped, and after the share has changed.
 void Memory::FinishResize(Job& job) {
   const Share& share = job.share(Tier::kDevice);
   if (share.surplus_regions() > 0 || !share.leaving().empty()) return;

@@ -37,7 +37,7 @@ void Records::EmitRecord(size_t before) {
   // Chunks are recorded by their index, which the next chunk in the entry has, too: its record
   // replaces that of the freed chunk, unless the next one has none.
   for (const ChunkIndex index : changes.chunks) {
-    if (IsRecorded(index)) {
+    if (IsRecorded(index) && core_.chunks[index].job->persistent) {
       record.chunks.push_back(RecordOf(index));
     } else {
       record.freed.push_back(index.value());
@@ -109,7 +109,10 @@ ChunkRecord Records::RecordOf(ChunkIndex index) const {
     // At the home tier the slot is recorded without content, too, because the chunk keeps it.
     if (!valid && tier != chunk.job->home) return absl::nullopt;
     ChunkRecord::Copy recorded{chunk.slot(tier).number().value(), valid, {}};
-    if (valid && tier == Tier::kSsd) recorded.sums = chunk.copies().sums;
+    if (valid && tier == Tier::kSsd) {
+      recorded.sums = chunk.copies().sums;
+      recorded.unflushed = chunk.copies().unflushed;
+    }
     return recorded;
   };
   record.host = copy(Tier::kHost);
@@ -311,7 +314,10 @@ NewChunk Records::RestoredFrom(const ChunkRecord& record) {
     const absl::optional<ChunkRecord::Copy>& copy = CopyAt(record, tier);
     if (!copy.has_value() || !copy->valid) continue;
     chunk.copies.valid.Add(tier);
-    if (tier == Tier::kSsd) chunk.copies.sums = copy->sums;
+    if (tier == Tier::kSsd) {
+      chunk.copies.sums = copy->sums;
+      chunk.copies.unflushed = copy->unflushed;
+    }
     if (tier == Tier::kHost) {
       chunk.copies.insertion_seq[static_cast<int>(tier)] = ++core_.insertions;
     }

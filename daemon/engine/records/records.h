@@ -51,6 +51,7 @@ class Records {
   void On(const ChunkFreed& signal);
   // Refuses the commits of the job that wait for a snapshot. Its writes are tried on.
   void On(const WritesFail& signal);
+  void On(const SnapshotFails& signal);
 
  private:
   absl::Status CheckNames(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks);

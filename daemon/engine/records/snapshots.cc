@@ -25,6 +25,8 @@ namespace memtide {
 namespace {
 
 constexpr Duration kPauseAfterFailure = std::chrono::minutes(1);
+// Chunks that are read at once to be written again.
+constexpr int kMostReads = 4;
 
 bool IsBeingWritten(const Chunk& chunk) {
   return std::any_of(chunk.pins.begin(), chunk.pins.end(),
@@ -101,9 +103,13 @@ void Records::BeginSaving(Job& job) {
 void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
+  int reads = 0;
   for (const ChunkIndex index : job.members.chunks()) {
-    if (IsOnSsd(core_.chunks[index])) continue;
-    if (!IsRecorded(index) || !BelongsInSnapshot(core_.chunks[index])) continue;
+    const Chunk& chunk = core_.chunks[index];
+    if (IsOnSsd(chunk)) continue;
+    if (!IsRecorded(index) || !BelongsInSnapshot(chunk)) continue;
+    // What is read takes room from others until it is written.
+    if (chunk.valid_at(Tier::kSsd) && ++reads > kMostReads) continue;
     saving.unwritten.insert(index);
     core_.ScheduleChunk(index);
   }
@@ -188,12 +194,13 @@ void Records::On(const SnapshotSaved& event) {
 }
 
 // Bytes that were not flushed may be gone although the drive takes the next flush: they are written
-// again, from what a read returns where there is no other copy. The last snapshot's were flushed.
+// again, from what a read returns where there is no other copy. Those of snapshots were flushed.
 void Records::DistrustStores(Job& job) {
-  const std::set<SlotNumber> flushed(job.snapshots.slots.begin(), job.snapshots.slots.end());
+  const std::vector<SlotNumber> named = job.snapshots.NamedSlots();
+  const std::set<SlotNumber> flushed(named.begin(), named.end());
   for (const ChunkIndex index : job.members.chunks()) {
     const Chunk& chunk = core_.chunks[index];
-    if (!chunk.live() || !chunk.valid_at(Tier::kSsd)) continue;
+    if (!chunk.live() || !chunk.slot(Tier::kSsd)) continue;
     if (flushed.count(chunk.slot(Tier::kSsd).number()) == 0) residency_.DistrustSsd(index);
   }
 }
@@ -296,6 +303,15 @@ absl::Status Records::RestoreFrom(const Snapshot& snapshot) {
 
 void Records::On(const ChunkFreed& signal) {
   if (Job* const job = core_.FindJob(signal.job)) LeaveSnapshot(*job, IndexOf(signal.chunk));
+}
+
+// A chunk of it can be neither read nor written again. The last snapshot stays.
+void Records::On(const SnapshotFails& signal) {
+  Job* const job = core_.FindJob(signal.job);
+  if (job == nullptr || !job->snapshots.saving.has_value()) return;
+  job->snapshots.saving.reset();
+  job->snapshots.next_try = core_.now + kPauseAfterFailure;
+  RefuseCommits(*job, signal.why);
 }
 
 void Records::On(const WritesFail& signal) {

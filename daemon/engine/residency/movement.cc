@@ -78,7 +78,7 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
   if (chunk.valid_at(tier)) return true;
   if (!TakeSlot(index, tier)) return false;
   // Only at the home tier does a chunk keep such a slot. On(ClientQuiet) lists the chunk again.
-  if (InQuarantine(chunk)) return false;
+  if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
   const bool needs_zeros = chunk.is_shadow && core_.chunks[chunk.counterpart].repeats_offer;
   if (!chunk.has_content() && chunk.overwrite && !needs_zeros) {

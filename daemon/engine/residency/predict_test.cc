@@ -70,6 +70,18 @@ class PredictTest : public testing::Test, public EngineHarness {
     Post(describe);
     return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks[0].on_device;
   }
+  // What a fetch of the chunks is told.
+  std::vector<ChunkId> HintsOfAFetch(const std::vector<uint32_t>& numbers) {
+    FetchCall fetch{Call(), session_};
+    fetch.moments = {Moment("all")};
+    for (const uint32_t n : numbers) {
+      fetch.chunks.push_back(chunks_[n]);
+      fetch.moments[0].uses.push_back({chunks_[n], Access::kRead});
+    }
+    Post(fetch);
+    FinishTransfers();
+    return std::get<FetchReply>(ReplyTo(fetch.call).value).eviction_hints;
+  }
   TraceReply Trace() {
     TraceCall trace;
     trace.call = Call();
@@ -107,7 +119,6 @@ TEST_F(PredictTest, AQuarterOfTheSlotsIsForWhatComesAhead) {
     BeginToUse(n);
     most = std::max(most, transfers_.size());
     FinishTransfers();
-    Wait(std::chrono::milliseconds(20));
   }
   EXPECT_EQ(most, 1u);
 }
@@ -342,16 +353,22 @@ TEST_F(PredictFromSsdTest, APrefetchForWhichCallsBeginToWaitIsExpeditedOnce) {
 
 TEST_F(PredictTest, ASessionIsToldWhichOfItsLeasesAreExpectedLast) {
   Iterate();
-  FetchCall fetch;
-  fetch.call = Call();
-  fetch.session = session_;
-  fetch.chunks = {chunks_[0], chunks_[1], chunks_[2]};
-  fetch.moments = {Moment("all")};
-  for (const ChunkId chunk : fetch.chunks) fetch.moments[0].uses.push_back({chunk, Access::kRead});
-  Post(fetch);
-  FinishTransfers();
-  const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).eviction_hints;
-  EXPECT_EQ(farthest, std::vector<ChunkId>({chunks_[2], chunks_[1], chunks_[0]}));
+  EXPECT_EQ(HintsOfAFetch({0, 1, 2}), std::vector<ChunkId>({chunks_[2], chunks_[1], chunks_[0]}));
+}
+
+class LeastRecentlyUsedTest : public PredictTest {
+ protected:
+  static EngineOptions Options() {
+    EngineOptions options{{kChunk * 4}, kChunk * 32, Bytes(0), Limits()};
+    options.placement = &LruPolicy();
+    return options;
+  }
+  LeastRecentlyUsedTest() : PredictTest(Options()) {}
+};
+
+TEST_F(LeastRecentlyUsedTest, NoLeaseIsSaidToBeExpectedLast) {
+  Iterate();
+  EXPECT_TRUE(HintsOfAFetch({0, 1, 2}).empty());
 }
 
 TEST_F(PredictTest, WhatIsPlannedToStayStaysAndIsAskedForLast) {
@@ -365,15 +382,8 @@ TEST_F(PredictTest, WhatIsPlannedToStayStaysAndIsAskedForLast) {
   EndIteration();
   ASSERT_EQ(stayed.size(), 2u) << "of four slots, two are for what is used";
   EXPECT_LE(Inspect().counters.host_to_device, before + kChunk * 6);
-  FetchCall fetch;
-  fetch.call = Call();
-  fetch.session = session_;
-  fetch.chunks = {chunks_[stayed[0]], chunks_[(stayed[0] + 1) % 8], chunks_[(stayed[0] + 7) % 8]};
-  fetch.moments = {Moment("all")};
-  for (const ChunkId chunk : fetch.chunks) fetch.moments[0].uses.push_back({chunk, Access::kRead});
-  Post(fetch);
-  FinishTransfers();
-  const auto& farthest = std::get<FetchReply>(ReplyTo(fetch.call).value).eviction_hints;
+  const std::vector<ChunkId> farthest =
+      HintsOfAFetch({stayed[0], (stayed[0] + 1) % 8, (stayed[0] + 7) % 8});
   ASSERT_EQ(farthest.size(), 3u);
   EXPECT_EQ(farthest.back(), chunks_[stayed[0]]);
 }

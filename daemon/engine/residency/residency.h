@@ -68,8 +68,8 @@ class Residency {
   // there, which no other chunk gets until Share::EndQuarantine(). Nothing that they write there is
   // a copy.
   SlotNumber Quarantine(ChunkIndex index, Access access);
-  // The copy on SSD counts no more, so that another one is written there: at once where there is
-  // another, and otherwise as soon as it was read. REQUIRES: the copy on SSD is valid.
+  // A flush has failed. The copy on SSD, or the one that is being written, counts no more, so that
+  // another one is written there, as soon as host memory has one, too: a device may be lost.
   void DistrustSsd(ChunkIndex index);
   // The copy in host memory becomes a content of the job (Job::duplicated), which the chunk reads
   // from now on. Its home is free, and the copy at the device stays.
@@ -134,6 +134,7 @@ class Residency {
   TransferId Begin(ChunkIndex index, absl::optional<Tier> from, Tier to, StartTransfer&& start);
 
  private:
+  void EndSsdCopy(ChunkIndex index);
   // The copy at the tier, valid or not, and its slot are given up. REQUIRES: no transfer uses them.
   void DropCopy(ChunkIndex index, Tier tier);
   // Cancels the movements that are pending for the present content, which goes to another chunk or

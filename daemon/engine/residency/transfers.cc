@@ -113,12 +113,13 @@ void Residency::On(const TransferDone& event) {
       copies.sums = event.sums;
       copies.unflushed = false;
     }
-    if (flight.from == Tier::kSsd && copies.unflushed) DistrustSsd(index);
     const bool upwards = flight.from.has_value() && flight.to < *flight.from;
     // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
     if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
     if (flight.to != Tier::kSsd)
       copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
+    if (flight.is_unflushed) DistrustSsd(index);
+    if (flight.to == Tier::kHost && copies.unflushed) EndSsdCopy(index);
     if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
       // From host memory the chunk can be prefetched to the device.
       forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(core_.chunks, chunk));
@@ -166,8 +167,8 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   const bool is_lost = absl::IsDataLoss(status) && on_device && DeviceMemoryFailed(index, named);
   bool calls_fail = is_lost;
   if (!chunk.KeepsSlot(flight.to) && !chunk.valid_at(flight.to)) DropCopy(index, flight.to);
-  const bool is_unflushed = flight.from == Tier::kSsd && chunk.copies().unflushed;
-  if (is_unflushed || (flight.from.has_value() && flight.to > *flight.from)) {
+  const absl::optional<JobSnapshots::Saving>& saving = job.snapshots.saving;
+  if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
     if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
@@ -175,19 +176,19 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
-    const Tier to = is_unflushed ? Tier::kSsd : flight.to;
-    if (failed.to != to) failed = {to, 0, core_.now};
+    if (failed.to != flight.to) failed = {flight.to, 0, core_.now};
     if (core_.now >= failed.next_try) {
       const Duration pause = kFirstPause * (1 << std::min<uint32_t>(failed.tries++, 6));
       failed.next_try = core_.now + std::min(pause, kLongestPause);
     }
     // One retry helps against a passing error.
-    const absl::optional<JobSnapshots::Saving>& saving = job.snapshots.saving;
     const bool awaits_writes = saving.has_value() && !saving->is_started;
     if (failed.tries >= 2 && awaits_writes) core_.work.Send(WritesFail{job.id, named});
   }
   const bool is_awaited = !chunk.waiters.empty() && !is_lost;
-  if (is_awaited || chunk.prefetch_to.has_value()) {
+  const bool is_for_snapshot = flight.from == Tier::kSsd && chunk.copies().unflushed &&
+                               saving.has_value() && saving->unwritten.count(index) > 0;
+  if (is_awaited || is_for_snapshot || chunk.prefetch_to.has_value()) {
     if (++chunk.failures >= 2) {  // One retry helps against a passing error.
       chunk.failures = 0;
       const bool lost = flight.from == Tier::kSsd && absl::IsDataLoss(status);
@@ -199,6 +200,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
                          LastMomentsOf(chunk), "Resume from a checkpoint"));
       }
       StopPrefetch(chunk);
+      if (is_for_snapshot) core_.work.Send(SnapshotFails{job.id, named});
       if (is_awaited) core_.work.Send(PromotionFailed{core_.IdOf(index), named});
       calls_fail = calls_fail || is_awaited;
     }

@@ -30,19 +30,27 @@ bool Residency::BadCopy(ChunkIndex index, const absl::Status& what) {
     return false;
   }
   chunk.write_back_from = others.has(Tier::kHost) ? Tier::kHost : Tier::kDevice;
-  DistrustSsd(index);
+  EndSsdCopy(index);
   return true;
 }
 
 void Residency::DistrustSsd(ChunkIndex index) {
-  Copies& copies = copies_[index];
-  if (IsOnlyCopy(core_.chunks[index], Tier::kSsd)) {
-    copies.unflushed = true;
-    return;
+  const Copies& copies = copies_[index];
+  if (copies.flight != nullptr && copies.flight->to == Tier::kSsd) {
+    copies_[index].flight->is_unflushed = true;
   }
+  if (!copies.valid.has(Tier::kSsd)) return;
+  if (copies.valid.has(Tier::kHost)) return EndSsdCopy(index);
+  copies_[index].unflushed = true;
+  core_.MarkDirty(index);
+}
+
+void Residency::EndSsdCopy(ChunkIndex index) {
+  Copies& copies = copies_[index];
   copies.valid.Remove(Tier::kSsd);
   copies.sums.clear();
   copies.unflushed = false;
+  core_.MarkDirty(index);
   NoteChange(index);
 }
 

@@ -348,6 +348,18 @@ TEST_F(ShareLedgerTest, BalloonsShareWhatTheReserveLacks) {
   EXPECT_EQ((*b)[Tier::kHost].balloon(), 3u);
 }
 
+TEST_F(ShareLedgerTest, WhatOneJobGivesForItsRiseIsThereForTheNext) {
+  const std::unique_ptr<JobShares> a = Lend(Fixed(4, 32, 20)), b = Lend(Fixed(4, 32, 20));
+  Make((*a)[Tier::kHost]);
+  Make((*b)[Tier::kHost]);
+  ledger_.SetState(*a, JobState::kRunning);
+  ledger_.SetState(*b, JobState::kRunning);
+  const ShareLedger::Rises rises = {{JobId(1), kChunk * 2}, {JobId(2), kChunk}};
+  const auto changes = ledger_.balloons().BalanceBalloons(MiB(100), MiB(100), rises);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].slots, 30u);
+}
+
 TEST_F(ShareLedgerTest, TheBalloonDeflatesForChunksThatWait) {
   const std::unique_ptr<JobShares> job = Lend(Fixed(4, 32, 20));
   Share& host = (*job)[Tier::kHost];

@@ -75,8 +75,9 @@ absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<Ch
                                           const std::vector<bool>& wanted, bool may_be_leased,
                                           std::vector<ChunkIndex>* indices) {
   Job& job = *session.job;
-  const std::set<ChunkIndex> awaited = Calls::Awaited(session);
   std::vector<std::pair<size_t, ChunkIndex>> made;
+  if (std::count(wanted.begin(), wanted.end(), true) == 0) return absl::OkStatus();
+  const std::set<ChunkIndex> awaited = Calls::Awaited(session);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.

@@ -197,7 +197,8 @@ void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, Co
   calls_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
   Waiter* const waiting = calls_.FindWaiter(call);
   if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
-  const std::vector<Offer::Item> items = offer->in_part;
+  std::vector<Offer::Item> items = offer->in_part;
+  items.insert(items.end(), offer->open.begin(), offer->open.end());
   LeavePart(*calls_.Undo(*waiting, absl::UnavailableError("there is no room now")).offer);
   PutOff(session, items);
 }

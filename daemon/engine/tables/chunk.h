@@ -79,7 +79,8 @@ struct Flight {
   bool awaited = false;  // The edges know that a call waits for it.
   // The device that it copies from or to was lost meanwhile: whatever arrives is no copy.
   bool is_void = false;
-  Bytes verified;  // How much is compared with sums.
+  bool is_unflushed = false;  // To SSD: a flush has failed since it began.
+  Bytes verified;             // How much is compared with sums.
 };
 
 // A home that is reserved for a chunk: a slot at the lowest tier of its job, or a claim on one
@@ -102,7 +103,8 @@ struct Copies {
   // The only copy is on SSD, and was not what had been written when it was last read: no prefetch
   // tries it again.
   bool unreadable = false;
-  // The only copy is on SSD, and a flush has failed since it was written: it may be gone.
+  // The copy on SSD is the only one that lasts, and a flush has failed since it was written: it may
+  // be gone.
   bool unflushed = false;
   // A client discarded the content: until it is written anew it reads as anything.
   bool discarded = false;

@@ -50,6 +50,7 @@ struct User {
 class LeftBehind {
  public:
   void Add(ChunkId id, ChunkIndex entry) {
+    Remove(id);
     entries_[id] = entry;
     ids_.emplace(entry, id);
   }

@@ -80,6 +80,11 @@ struct WritesFail {
   JobId job;
   absl::Status why;
 };
+// What a snapshot of the job needs cannot be read.
+struct SnapshotFails {
+  JobId job;
+  absl::Status why;
+};
 // Commits of the job that wait for other ranks may be carried out now.
 struct CommitsPossible {
   JobId job;
@@ -125,8 +130,8 @@ struct StepAgain {
 using Signal =
     std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible, NoMemoryForChunks,
                  TierShrunk, PromotionFailed, EvictionFailed, ScrubEnded, ChunkFreed, WritesFail,
-                 CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded, NoMemoryForContents,
-                 PartFailed, FetchAgain, StepAgain>;
+                 SnapshotFails, CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded,
+                 NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
 
 }  // namespace memtide
 

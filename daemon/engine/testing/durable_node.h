@@ -4,9 +4,10 @@
 #define MEMTIDE_DAEMON_ENGINE_TESTING_DURABLE_NODE_H_
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
-#include "daemon/engine/testing/engine_byte_harness.h"
+#include "daemon/engine/testing/step_training.h"
 
 namespace memtide {
 
@@ -32,6 +33,16 @@ struct DurableNode : EngineByteHarness {
 
   std::vector<Instant> refused_;
 };
+
+// The power is cut, and the job is found at that step, with its state.
+inline void ExpectAfterPowerCut(DurableNode& node, StepTraining& training, uint32_t torn,
+                                uint64_t step) {
+  EXPECT_TRUE(node.PowerCut(torn).empty());
+  OpenReply opened;
+  training.GoOnIn(node.OpenDurable("job", 1, &opened));
+  EXPECT_EQ(opened.committed_step, step);
+  EXPECT_EQ(training.Read(), Expected(SmallHost())[step]);
+}
 
 }  // namespace memtide
 

@@ -97,7 +97,9 @@ Event HostileOpen(const State& state, SessionId session, Random* random) {
       open.job_name = std::string(129 + random->Below(1000), 'x');
       break;
     case 7:
-      open.time_to_live = random->Percent(50) ? Duration(-1) : Duration::max();
+      open.time_to_live = random->Percent(50)     ? Duration(-1)
+                          : open.job_name.empty() ? std::chrono::seconds(1)
+                                                  : Duration::max();
       break;
   }
   return open;

@@ -104,9 +104,11 @@ Codes PermittedToOpen(const State& state, const OpenCall& call) {
   if (bad_size && !(call.chunk_size.IsZero() && (join != nullptr || !twins.empty()))) {
     errors.insert(Code::kInvalidArgument);
   }
-  bool doubtful = call.time_to_live < Duration(0) ||
-                  call.time_to_live > state.config.limits.max_time_to_live ||
-                  (call.time_to_live > Duration(0) && call.job_name.empty());
+  bool doubtful =
+      call.time_to_live < Duration(0) || call.time_to_live > state.config.limits.max_time_to_live;
+  if (call.time_to_live > Duration(0) && call.job_name.empty()) {
+    errors.insert(Code::kInvalidArgument);
+  }
   const auto differs = [](Bytes requested, Bytes has) {
     return !requested.IsZero() && requested != has;
   };
