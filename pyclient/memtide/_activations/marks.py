@@ -43,8 +43,8 @@ class Marks:
     """The marks of one moment."""
 
     def __init__(self, most_items: int = _MOST_ITEMS, *, contents: bool = True) -> None:
-        """At most `most_items` of a container are looked at, and `contents` says whether those of
-        arrays and the states of generators are."""
+        """At most `most_items` of a container are looked at. `contents`: arrays, the states of
+        generators, partial functions and buffers are, too, and modules one level deeper."""
         self._most_items = most_items
         self._contents = contents
         self._known: dict[tuple[int, int], Any] = {}
@@ -56,9 +56,15 @@ class Marks:
             return repr(value)  # Also of NaN, which does not equal itself.
         if isinstance(value, torch.Tensor):
             return id(value), None if value.is_inference() else value._version
-        if self._contents and (content := _content_of(value)) is not None:
-            return content
-        Unseen.check(value)
+        if self._contents:
+            if (content := _content_of(value)) is not None:
+                return content
+            if isinstance(value, partial):
+                parts = (value.func, value.args, value.keywords)
+                return id(value), [self.of(part, depth) for part in parts]
+            if isinstance(value, ContextVar) and (held := value.get(None)) is not value:
+                return self.of(held, depth)
+            Unseen.check(value)
         if isinstance(value, type) or not depth:
             return id(value)
         key = (id(value), depth)
@@ -68,15 +74,15 @@ class Marks:
         return self._known[key]
 
     def _inside(self, value: Any, depth: int) -> Any:
-        if isinstance(value, partial):
-            return [self.of(each, depth) for each in (value.func, value.args, value.keywords)]
-        if isinstance(value, ContextVar):
-            return self.of(value.get(None), depth)
+        Unseen.check(value)
         if isinstance(value, _CONTAINERS):
             return len(value), [self.of(item, depth) for item in islice(value, self._most_items)]
         if isinstance(value, nn.Module):
+            attributes = attributes_of(value)
+            if not self._contents:
+                return self._inside(attributes, depth - 1) if depth else None
             buffers = [(id(b), b._version) for b in value._buffers.values() if b is not None]
-            return buffers, self._inside(attributes_of(value), depth)
+            return buffers, self._inside(attributes, depth)
         if isinstance(value, dict | types.MappingProxyType):
             items = list(islice(value.items(), self._most_items))
             return len(value), [(id(key), self.of(item, depth)) for key, item in items]

@@ -16,6 +16,8 @@ from memtide._memory.address_map import address_of
 from memtide._memory.tensor_parts import local_part
 from memtide._optimizer_step.torch_functional import Arguments, FunctionalSignature
 
+_MANY = 64  # As many are sorted with all others, and fewer inserted one by one.
+
 
 class Access(NamedTuple):
     """Bytes [start, end) of one tensor."""
@@ -69,11 +71,15 @@ class UsedBytes:
     """The bytes that calls have used, to find those that a later call uses, too."""
 
     def __init__(self) -> None:
+        self._new: list[Access] = []  # Not in these yet.
         self._all = _Ranges()
         self._written = _Ranges()
 
     def meet(self, of_call: Iterable[Access]) -> bool:
         """Whether one of the calls and this one use the same bytes, and one writes to them."""
+        self._all.add([access[:2] for access in self._new])
+        self._written.add([access[:2] for access in self._new if access.writes])
+        self._new = []
         return any(
             (self._all if access.writes else self._written).meet(access.start, access.end)
             for access in of_call
@@ -81,10 +87,7 @@ class UsedBytes:
 
     def add(self, of_call: Iterable[Access]) -> None:
         """Adds those of a call."""
-        for access in of_call:
-            self._all.add(access.start, access.end)
-            if access.writes:
-                self._written.add(access.start, access.end)
+        self._new += of_call
 
 
 class _Ranges:
@@ -98,7 +101,14 @@ class _Ranges:
         at = bisect.bisect_right(self._ends, start)
         return at < len(self._starts) and self._starts[at] < end
 
-    def add(self, start: int, end: int) -> None:
+    def add(self, ranges: Sequence[tuple[int, int]]) -> None:
+        if len(ranges) > _MANY:
+            present = zip(self._starts, self._ends, strict=True)
+            ranges, self._starts, self._ends = sorted([*present, *ranges]), [], []
+        for start, end in ranges:
+            self._add(start, end)
+
+    def _add(self, start: int, end: int) -> None:
         first = bisect.bisect_left(self._ends, start)
         last = bisect.bisect_right(self._starts, end)
         if first < last:

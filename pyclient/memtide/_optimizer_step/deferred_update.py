@@ -74,8 +74,8 @@ class DeferredUpdates:
 
     def add(self, update: DeferredUpdate) -> None:
         """Adds a call. REQUIRES: it does not meet `used`."""
-        self.updates.append(update)
         self.used.add(accesses_of(update.form, update.arguments))
+        self.updates.append(update)
 
     def take(self) -> list[DeferredUpdate]:
         """All of them, which are deferred no more."""

@@ -139,6 +139,29 @@ def counts_in_a_context() -> Callable[..., torch.Tensor]:
 _calls = contextvars.ContextVar("calls", default=0)
 
 
+def counts_in_a_dictionary_of_a_context() -> Callable[..., torch.Tensor]:
+    _counts.set({"calls": [0]})
+
+    def function(block: Block, value: torch.Tensor) -> torch.Tensor:
+        _counts.get()["calls"].append(1)
+        return (block.linear(value) * (1 + len(_counts.get()["calls"]) % 3)).exp().tanh()
+
+    return function
+
+
+_counts: contextvars.ContextVar[dict[str, list[int]]] = contextvars.ContextVar("counts")
+
+
+def counts_in_a_partial_function() -> Callable[..., torch.Tensor]:
+    longer = functools.partial(_longer, [0])
+    return lambda block, value: (block.linear(value) * (1 + longer() % 3)).exp().tanh()
+
+
+def _longer(numbers: list[int]) -> int:
+    numbers.append(0)
+    return len(numbers)
+
+
 def counts_in_another_module() -> Callable[..., torch.Tensor]:
     around = nn.Module()
     around.calls = 0
@@ -232,6 +255,8 @@ EFFECTS = [
     counts_in_a_default,
     counts_in_a_class,
     counts_in_a_context,
+    counts_in_a_dictionary_of_a_context,
+    counts_in_a_partial_function,
     counts_in_another_module,
 ]
 UNSEEN = [

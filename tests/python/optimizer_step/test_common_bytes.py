@@ -137,12 +137,18 @@ def test_two_accesses_meet_where_one_writes() -> None:
 def test_a_call_meets_those_before_it_where_one_writes() -> None:
     """Ranges of random calls, against the bytes one by one."""
     chosen = random.Random(5)
-    for _ in range(200):
+
+    def access(most: int) -> Access:
+        start, writes = chosen.randrange(most), chosen.random() < 0.5
+        return Access(start, start + chosen.randrange(1, 6), 0, writes)
+
+    for _ in range(100):
         used, read, written = UsedBytes(), set[int](), set[int]()
-        for _ in range(8):
-            start, writes = chosen.randrange(40), chosen.random() < 0.5
-            access = Access(start, start + chosen.randrange(1, 6), 0, writes)
-            own = set(range(access.start, access.end))
-            assert used.meet([access]) == bool(own & (read | written if writes else written))
-            used.add([access])
-            (written if writes else read).update(own)
+        for count in (3, 100, 1, 5, 80):
+            accesses = [access(2000) for _ in range(count)]
+            for each in accesses:
+                own = set(range(each.start, each.end))
+                assert used.meet([each]) == bool(own & (read | written if each.writes else written))
+            used.add(accesses)
+            for each in accesses:
+                (written if each.writes else read).update(range(each.start, each.end))
