@@ -108,7 +108,7 @@ void Records::SaveWhenWritten(Job& job) {
     const Chunk& chunk = core_.chunks[index];
     if (IsOnSsd(chunk)) continue;
     if (!IsRecorded(index) || !BelongsInSnapshot(chunk)) continue;
-    // What is read takes room from others until it is written.
+    // A chunk that is read takes room from others until it is written.
     if (chunk.valid_at(Tier::kSsd) && ++reads > kMostReads) continue;
     saving.unwritten.insert(index);
     core_.ScheduleChunk(index);
@@ -194,7 +194,7 @@ void Records::On(const SnapshotSaved& event) {
 }
 
 // Bytes that were not flushed may be gone although the drive takes the next flush: they are written
-// again, from what a read returns where there is no other copy. Those of snapshots were flushed.
+// again, from what a read returns where there is no other copy. Slots of snapshots were flushed.
 void Records::DistrustStores(Job& job) {
   const std::vector<SlotNumber> named = job.snapshots.NamedSlots();
   const std::set<SlotNumber> flushed(named.begin(), named.end());

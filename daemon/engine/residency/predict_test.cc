@@ -70,7 +70,7 @@ class PredictTest : public testing::Test, public EngineHarness {
     Post(describe);
     return std::get<DescribeReply>(ReplyTo(describe.call).value).chunks[0].on_device;
   }
-  // What a fetch of the chunks is told.
+  // The hints that a fetch of the chunks gets.
   std::vector<ChunkId> HintsOfAFetch(const std::vector<uint32_t>& numbers) {
     FetchCall fetch{Call(), session_};
     fetch.moments = {Moment("all")};

@@ -135,6 +135,7 @@ class Residency {
 
  private:
   void EndSsdCopy(ChunkIndex index);
+  void Arrived(ChunkIndex index, const Flight& flight, const TransferDone& event);
   // The copy at the tier, valid or not, and its slot are given up. REQUIRES: no transfer uses them.
   void DropCopy(ChunkIndex index, Tier tier);
   // Cancels the movements that are pending for the present content, which goes to another chunk or

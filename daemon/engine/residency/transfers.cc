@@ -105,25 +105,7 @@ void Residency::On(const TransferDone& event) {
   const bool downwards = flight.from.has_value() && flight.to > *flight.from;
   if (downwards && flight.to == chunk.job->failed_writes.to) chunk.job->failed_writes = {};
   if (flight.version == chunk.version) {
-    core_.MarkDirty(index);
-    Copies& copies = copies_[index];
-    copies.valid.Add(flight.to);
-    copies.unreadable = false;
-    if (flight.to == Tier::kSsd) {
-      copies.sums = event.sums;
-      copies.unflushed = false;
-    }
-    const bool upwards = flight.from.has_value() && flight.to < *flight.from;
-    // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
-    if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
-    if (flight.to != Tier::kSsd)
-      copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
-    if (flight.is_unflushed) DistrustSsd(index);
-    if (flight.to == Tier::kHost && copies.unflushed) EndSsdCopy(index);
-    if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
-      // From host memory the chunk can be prefetched to the device.
-      forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(core_.chunks, chunk));
-    }
+    Arrived(index, flight, event);
   } else if (!chunk.KeepsSlot(flight.to)) {
     DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
   }
@@ -132,6 +114,31 @@ void Residency::On(const TransferDone& event) {
     (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
   }
   core_.ScheduleChunk(index);
+}
+
+// The copy at its destination is valid from now on.
+void Residency::Arrived(ChunkIndex index, const Flight& flight, const TransferDone& event) {
+  Chunk& chunk = core_.chunks[index];
+  JobForecast& forecast = chunk.job->forecast;
+  core_.MarkDirty(index);
+  Copies& copies = copies_[index];
+  copies.valid.Add(flight.to);
+  copies.unreadable = false;
+  if (flight.to == Tier::kSsd) {
+    copies.sums = event.sums;
+    copies.unflushed = false;
+  }
+  const bool upwards = flight.from.has_value() && flight.to < *flight.from;
+  // Until its use comes, PlannedToStay() retains the copy, although it is past its last use.
+  if (upwards && !chunk.pinned()) chunk.prefetched_to.Add(flight.to);
+  if (flight.to != Tier::kSsd)
+    copies.insertion_seq[static_cast<int>(flight.to)] = ++core_.insertions;
+  if (flight.is_unflushed) DistrustSsd(index);
+  if (flight.to == Tier::kHost && copies.unflushed) EndSsdCopy(index);
+  if (flight.to == Tier::kHost && forecast.predictor().has_prediction()) {
+    // From host memory the chunk can be prefetched to the device.
+    forecast.PrefetchAgainFrom(Tier::kDevice, NextUseOfContent(core_.chunks, chunk));
+  }
 }
 
 void Residency::CountTransfer(Job& job, const Flight& flight) {

@@ -31,7 +31,7 @@ struct Unsharing {
   Instant deadline;  // The call ends then; it is made again once the contents are copied.
   std::vector<ChunkId> ids;
   std::vector<ChunkIndex> shared;
-  std::vector<ChunkId> copies;  // Of their entries.
+  std::vector<ChunkId> copies;  // The ids of their entries.
 };
 
 // An OfferCall that is not answered yet (sharing/offers.cc), or an offer of the engine's own, which
@@ -41,7 +41,7 @@ struct Offer {
     uint32_t number = 0;  // In the call.
     ChunkId id;
     Version version;  // The step part reads this version.
-    // Of an entry that reads the content until the chunk itself does.
+    // The id of an entry that reads the content until the chunk itself does.
     absl::optional<ChunkId> reader;
     bool is_copied = false;  // The part makes the content. Otherwise it compares with it.
   };

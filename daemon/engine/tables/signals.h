@@ -80,7 +80,7 @@ struct WritesFail {
   JobId job;
   absl::Status why;
 };
-// What a snapshot of the job needs cannot be read.
+// A chunk that a snapshot of the job needs cannot be read.
 struct SnapshotFails {
   JobId job;
   absl::Status why;

@@ -107,7 +107,7 @@ class ReadState:
         return [_content_sum(tensor) for tensor in plain.values()]
 
     def _marks_now(self) -> list[Any]:
-        # Of a bounded size, so that each call of a block can afford them.
+        # Their size is bounded, so that each call of a block can afford them.
         marks = Marks(_MOST_ITEMS, contents=False)
         return [marks.of(_value(holder)) for *_, holder in (*self._values, *self._fixed)]
 
