@@ -51,7 +51,7 @@ class Program:
 
 _PROGRAMS = (
     Program("TRL SFTTrainer", "trl", ("trl_sft.py",), 20),
-    Program("QLoRA: bitsandbytes, PEFT, TRL", "bitsandbytes", ("qlora.py",), 16),
+    Program("QLoRA: bitsandbytes, PEFT, TRL", "bitsandbytes", ("qlora.py",), 14),
     Program("torchao int8, PEFT", "torchao", ("torchao_int8.py",), 16),
     Program("TRL DPOTrainer", "trl", ("trl_dpo.py",), 20),
     Program("TRL GRPOTrainer", "trl", ("trl_grpo.py",), 20),

@@ -16,7 +16,7 @@ set_seed(0)
 random = torch.Generator().manual_seed(0)
 texts = Dataset.from_dict({"text": [text(random, 48) for _ in range(48)]})
 with tempfile.TemporaryDirectory() as folder:
-    tiny_llama.model().save_pretrained(folder)
+    tiny_llama.model(width=384, layers=6).save_pretrained(folder)
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -33,5 +33,5 @@ with tempfile.TemporaryDirectory() as folder:
         ),
         train_dataset=texts,
         processing_class=tiny_llama.words(),
-        peft_config=LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM"),
+        peft_config=LoraConfig(r=128, target_modules="all-linear", task_type="CAUSAL_LM"),
     ).train()

@@ -8,13 +8,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 WORDS = 512
 
 
-def model() -> LlamaForCausalLM:
+def model(width: int = 192, layers: int = 4) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=WORDS,
-            hidden_size=192,
-            intermediate_size=512,
-            num_hidden_layers=4,
+            hidden_size=width,
+            intermediate_size=width * 8 // 3,
+            num_hidden_layers=layers,
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=256,
