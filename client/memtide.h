@@ -162,6 +162,10 @@ typedef struct memtide_stats {
   uint32_t lease_budget; /* the current one: it changes with the job's share, and shrinks while the
                             machine is short of memory */
   uint32_t slots;        /* chunks that fit into the job's share now, at the tier of the leases */
+  uint64_t maps;         /* leases whose chunks were mapped; as many were unmapped as released */
+  uint64_t call_nanoseconds;  /* the parts of wait_nanoseconds: until the daemon answered, */
+  uint64_t map_nanoseconds;   /* while chunks were mapped, */
+  uint64_t unmap_nanoseconds; /* and others unmapped first, once a GPU had done with them */
 } memtide_stats;
 
 /* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for

@@ -341,9 +341,13 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
     result.upgrades = known.upgrades;
     result.releases = known.releases;
     result.calls = known.calls;
-    result.wait_nanoseconds = static_cast<uint64_t>(known.waited.count());
+    result.wait_nanoseconds = static_cast<uint64_t>(known.waits.all.count());
     result.lease_budget = known.lease_budget;
     result.slots = known.slots;
+    result.maps = known.maps;
+    result.call_nanoseconds = static_cast<uint64_t>(known.waits.calls.count());
+    result.map_nanoseconds = static_cast<uint64_t>(known.waits.maps.count());
+    result.unmap_nanoseconds = static_cast<uint64_t>(known.waits.unmaps.count());
     CopyCommonFields(result, stats);
     return absl::OkStatus();
   });

@@ -57,6 +57,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   // Places are unmapped before any call names them: the daemon may lend their slots to other chunks
   // at once.
   const absl::Status unmapped = Unmap(plan.release);
+  const Instant asked = Now();
   // In all other cases the fetch carries the releases, which saves a call.
   if (unmapped.ok() && !plan.release.empty() && (plan.release_first || no_wait)) {
     monitor_.CountCall();
@@ -67,6 +68,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   }
   absl::StatusOr<FetchResult> fetched =
       unmapped.ok() ? Fetch(*pending, until) : absl::StatusOr<FetchResult>(unmapped);
+  const Instant answered = Now();
   absl::Status status = fetched.status();
   if (fetched.ok()) {
     status = MapGranted(*pending, fetched->leases);
@@ -74,14 +76,15 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
     // A fetch that failed may have ended these leases, or not.
     ReleaseInDoubt(pending->released);
   }
-  const Duration waited = Now() - start;
+  const Instant end = Now();
+  const Waits waits = {end - start, answered - asked, end - answered, asked - begun};
   if (!status.ok()) {
-    monitor_.Refused(plan, waited);
+    monitor_.Refused(plan, waits);
     return status;
   }
   // The blocked threads resume after the lease is counted, so that a thread which faulted a chunk
   // in can flush it at once, and when nothing of this request can fail any more.
-  monitor_.Granted(plan, fetched->eviction_hints, begun, waited, [&] {
+  monitor_.Granted(plan, fetched->eviction_hints, begun, waits, [&] {
     for (const PlaceId place : plan.fetch) space_->ResumeWaiters(place, plan.access);
     for (const PlaceId place : plan.upgrade) space_->ResumeWaiters(place, plan.access);
   });

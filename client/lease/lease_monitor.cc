@@ -28,7 +28,7 @@ absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
     if (pending.plan.next != LeasePlan::Next::kWait) break;
     const Instant start = Now();
     const absl::Status waited = WaitForChange(request.until);
-    stats_.waited += Now() - start;
+    stats_.waits.all += Now() - start;
     MEMTIDE_RETURN_IF_ERROR(waited);
   }
   const LeasePlan& plan = pending.plan;
@@ -53,9 +53,10 @@ absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
 }
 
 void LeaseMonitor::Granted(const LeasePlan& plan, const std::vector<ChunkId>& eviction_hints,
-                           Instant began, Duration waited, absl::FunctionRef<void()> resume) {
+                           Instant began, const Waits& waits, absl::FunctionRef<void()> resume) {
   const MutexLock lock(&mutex_);
   cache_.Granted(plan);
+  stats_.maps += plan.fetch.size();
   if (!plan.counts_uses) {
     // Faulted chunks have no use that keeps them mapped: give them a minimum residency.
     const Instant now = Now();
@@ -66,17 +67,17 @@ void LeaseMonitor::Granted(const LeasePlan& plan, const std::vector<ChunkId>& ev
   cache_.SetEvictionHints(eviction_hints);
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
-  stats_.waited += waited;
+  stats_.waits.Add(waits);
   Changed();
   resume();
 }
 
-void LeaseMonitor::Refused(const LeasePlan& plan, Duration waited) {
+void LeaseMonitor::Refused(const LeasePlan& plan, const Waits& waits) {
   const MutexLock lock(&mutex_);
   cache_.Refused(plan);
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
-  stats_.waited += waited;
+  stats_.waits.Add(waits);
   Changed();
 }
 

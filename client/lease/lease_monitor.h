@@ -27,11 +27,27 @@
 
 namespace memtide::client {
 
+// The time that uses and page faults have waited.
+struct Waits {
+  Duration all{0};
+  // Parts of it: the daemon's answers, and what they waited for; mapping what was leased; unmapping
+  // other chunks first, and what a GPU still did with them.
+  Duration calls{0}, maps{0}, unmaps{0};
+
+  void Add(const Waits& other) {
+    all += other.all;
+    calls += other.calls;
+    maps += other.maps;
+    unmaps += other.unmaps;
+  }
+};
+
 // The counters of memtide_stats.
 struct LeaseStats {
   uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
-  Duration waited{0};
+  uint64_t maps = 0;
+  Waits waits;
 };
 
 // A use or a page fault of places. `until`: nullopt waits as long as the daemon allows,
@@ -86,8 +102,8 @@ class LeaseMonitor {
   // The plan was carried out, in a call that began then. `resume` is called last, under the lock,
   // so that no thread unmaps a place before those that its fault has blocked go on.
   void Granted(const LeasePlan& plan, const std::vector<ChunkId>& eviction_hints, Instant began,
-               Duration waited, absl::FunctionRef<void()> resume);
-  void Refused(const LeasePlan& plan, Duration waited);
+               const Waits& waits, absl::FunctionRef<void()> resume);
+  void Refused(const LeasePlan& plan, const Waits& waits);
   // These places are unmapped, and their leases have ended.
   void Released(absl::Span<const PlaceId> places);
   absl::Status EndUse(absl::Span<const PlaceId> places);

@@ -124,6 +124,10 @@ class Stats:
     wait_nanoseconds: int
     lease_budget: int
     slots: int
+    maps: int
+    call_nanoseconds: int
+    map_nanoseconds: int
+    unmap_nanoseconds: int
 
 
 class Places:

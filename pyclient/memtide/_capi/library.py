@@ -165,6 +165,10 @@ class Stats(ctypes.Structure):
         ("wait_nanoseconds", c_uint64),
         ("lease_budget", c_uint32),
         ("slots", c_uint32),
+        ("maps", c_uint64),
+        ("call_nanoseconds", c_uint64),
+        ("map_nanoseconds", c_uint64),
+        ("unmap_nanoseconds", c_uint64),
     ]
 
 

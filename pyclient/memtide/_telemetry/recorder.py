@@ -28,7 +28,10 @@ _MOST_SAMPLES = 4_000
 _FIRST_SAMPLED = 3  # First iterations that are sampled, too, if a later one is to be drawn.
 _SHORTEST_RECORD_S = 0.1
 _INSPECTING_PART = 0.005  # At most: to ask the daemon delays the script.
-_CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls")
+_CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls", "maps")
+# The parts of the waits for leases: until the daemon answered, while chunks were mapped, and while
+# others were unmapped first, once a GPU had done with them.
+WAITS = ("call", "map", "unmap")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Record:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
+    waits_s: dict[str, float]  # WAITS.
     step_wait_s: float  # Time that the script waited for offloaded steps.
 
 
@@ -158,6 +162,7 @@ class Recorder(Observer):
             stalled_s=_stalls_s(self._first_node, node),
             client=_client_counts(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
+            waits_s=_waits_s(self._first_stats, stats),
             offloaded_steps=self._step_waits.count,
             step_wait_s=self._step_waits.total_s,
             speculative_steps=self._step_waits.as_json(),
@@ -192,6 +197,7 @@ class Recorder(Observer):
             stalled_s=_stalls_s(self._node, node),
             client=_client_counts(self._stats, stats),
             waited_s=(stats.wait_nanoseconds - self._stats.wait_nanoseconds) / 1e9,
+            waits_s=_waits_s(self._stats, stats),
             step_wait_s=self._step_waits.total_s - self._step_wait_recorded_s,
         )
         self._step_wait_recorded_s = self._step_waits.total_s
@@ -220,6 +226,7 @@ class Summary:
     stalled_s: dict[str, float]
     client: dict[str, int]
     waited_s: float
+    waits_s: dict[str, float]  # WAITS.
     offloaded_steps: int  # Offloaded optimizer steps.
     step_wait_s: float  # Time that the script waited for them.
     speculative_steps: dict[str, Any]  # StepWaits.as_json().
@@ -256,6 +263,7 @@ class Summary:
             "stalled_seconds": self.stalled_s,
             "client": self.client,
             "waited_seconds": self.waited_s,
+            "waits_seconds": self.waits_s,
             "offloaded_steps": self.offloaded_steps,
             "step_wait_seconds": self.step_wait_s,
             "speculative_steps": self.speculative_steps,
@@ -303,3 +311,10 @@ def _stalls_s(before: Node, after: Node) -> dict[str, float]:
 
 def _client_counts(before: Stats, after: Stats) -> dict[str, int]:
     return {name: getattr(after, name) - getattr(before, name) for name in _CLIENT_COUNTS}
+
+
+def _waits_s(before: Stats, after: Stats) -> dict[str, float]:
+    def seconds(stats: Stats, name: str) -> float:
+        return float(getattr(stats, f"{name}_nanoseconds")) / 1e9
+
+    return {name: seconds(after, name) - seconds(before, name) for name in WAITS}

@@ -55,6 +55,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         _print_budget(summary.budget, console)
     console.print(_traffic_table(summary))
     counts = summary.client
+    waits = summary.waits_s
     if summary.iterations and summary.chunks:
         console.print(steps_line(summary.offloaded_steps, summary.iterations, summary.device))
     if line := outside_line(summary):
@@ -81,7 +82,9 @@ def print_summary(summary: Summary, console: Console) -> None:
             )
     console.print(
         f"{counts['acquires']} chunks leased, {counts['acquire_hits']} of them held already; "
-        f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s for leases",
+        f"{counts['faults']} page faults; waited {summary.waited_s:.2f} s for leases "
+        f"({waits['call']:.2f} for the daemon, {waits['map']:.2f} mapping, "
+        f"{waits['unmap']:.2f} unmapping)",
         style="dim",
     )
 

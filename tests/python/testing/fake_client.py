@@ -174,7 +174,24 @@ class FakeClient(FakeSteps):
 
     def stats(self) -> Stats:
         in_use = sum(map(bool, self.uses.values()))
-        return Stats(len(self.kinds), 0, in_use, 0, 0, 0, 0, 0, 0, 0, self.lease_budget, self.slots)
+        return Stats(
+            len(self.kinds),
+            0,
+            in_use,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            self.lease_budget,
+            self.slots,
+            0,
+            0,
+            0,
+            0,
+        )
 
     def in_use(self) -> set[int]:
         return {place for place, uses in self.uses.items() if uses}
