@@ -57,7 +57,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   // Places are unmapped before any call names them: the daemon may lend their slots to other chunks
   // at once.
   const absl::Status unmapped = Unmap(plan.release);
-  const Instant asked = Now();
+  const Instant call_begin = Now();
   // In all other cases the fetch carries the releases, which saves a call.
   if (unmapped.ok() && !plan.release.empty() && (plan.release_first || no_wait)) {
     monitor_.CountCall();
@@ -68,7 +68,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   }
   absl::StatusOr<FetchResult> fetched =
       unmapped.ok() ? Fetch(*pending, until) : absl::StatusOr<FetchResult>(unmapped);
-  const Instant answered = Now();
+  const Instant call_end = Now();
   absl::Status status = fetched.status();
   if (fetched.ok()) {
     status = MapGranted(*pending, fetched->leases);
@@ -77,7 +77,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
     ReleaseInDoubt(pending->released);
   }
   const Instant end = Now();
-  const Waits waits = {end - start, answered - asked, end - answered, asked - begun};
+  const Waits waits = {end - start, call_end - call_begin, end - call_end, call_begin - begun};
   if (!status.ok()) {
     monitor_.Refused(plan, waits);
     return status;
