@@ -9,7 +9,7 @@ import pytest
 import torch
 from memtide._memory import adoption, arena
 from memtide._memory.alignment import ALIGNMENT_BYTES
-from memtide._optimizer_step import split, step_in_parts, torch_kernels
+from memtide._optimizer_step import offloaded_step, step_in_parts, torch_kernels
 from museum import (
     STEPS,
     WIDTH,
@@ -61,7 +61,7 @@ def a_moment_of_two_parameters() -> Results:
 
 
 def one_of_them_stepped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(split, "collisions", lambda _: iter(()))
+    patch.setattr(offloaded_step, "collisions", lambda _: iter(()))
 
 
 def a_table_under_a_parameter() -> Results:
