@@ -254,11 +254,11 @@ TEST(SnapshotsOfOneJobTest, AJobThatEndsIsNotRestored) {
 TEST(SnapshotsOfOneJobTest, WhatAPartHasYetToWriteIsLost) {
   DurableNode node(SmallHost());
   StepTraining training(&node, node.OpenDurable("job", 1));
-  for (size_t i = 0; i < 4; ++i) node.Fill(training.session(), training.chunks()[i], {1});
+  training.FillGradient(1);
   training.StartStep();
   CommitCall commit{node.Call(), training.session(), 1};
   node.Post(commit);
-  // The part began first, and stays in flight.
+  // The part waits for older transfers, which do not end.
   while (!node.Answered(commit.call)) node.FinishNewest();
   EXPECT_TRUE(node.PowerCut(0).empty());
   const SessionId next = node.OpenDurable("job", 1);
