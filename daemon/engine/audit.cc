@@ -50,7 +50,7 @@ struct JobTally {
     const Flight* const flight = chunk.copies().flight.get();
     if (flight != nullptr && flight->from.has_value()) links.Start({*flight->from, flight->to});
     for (const Tier tier : kAllTiers) tiers[static_cast<int>(tier)].Add(chunk, tier);
-    for (const Pin& pin : chunk.pins) leases[pin.session] += pin.granted();
+    for (const Pin& pin : chunk.uses().pins) leases[pin.session] += pin.granted();
   }
 };
 

@@ -73,7 +73,7 @@ void EngineParts::Settle() {
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         MakeRoom(*check);
       } else if (!duplicates_.RetryWaiting() && !offers_.StartOwnOffers() &&
-                 !prefetcher_.PrefetchOrWriteBack()) {
+                 !prefetcher_.PrefetchOrWriteBack() && !core_.work.has_signals()) {
         break;
       }
     }

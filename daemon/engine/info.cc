@@ -15,7 +15,7 @@ ChunkInfo InfoOf(const Core& core, ChunkIndex index) {
   info.on_host = chunk.valid_at(Tier::kHost);
   info.on_ssd = chunk.valid_at(Tier::kSsd);
   info.moving = chunk.copies().flight != nullptr;
-  for (const Pin& pin : chunk.pins) info.leases += pin.granted();
+  for (const Pin& pin : chunk.uses().pins) info.leases += pin.granted();
   info.torn = chunk.copies().torn;
   if (chunk.job->shares_contents()) info.names = core.ids.RankNames(index);
   return info;

@@ -57,9 +57,9 @@ absl::Status Calls::CheckWaiting(const Session& session, size_t chunks) const {
 }
 
 bool Calls::Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const {
-  for (const Pin& pin : chunk.pins) {
+  for (const Pin& pin : chunk.uses().pins) {
     // A chunk is leased at one tier at a time, even by one session.
-    if (chunk.pin_tier != waiter.tier) return true;
+    if (chunk.uses().pin_tier != waiter.tier) return true;
     // At one tier a session never excludes itself. Each step part has an id of its own, so that two
     // of them may exclude each other.
     if (pin.session == waiter.session) continue;
@@ -128,25 +128,26 @@ Verdict Calls::TryAdmit(Waiter& waiter, bool may_take_room) {
 // The chunk cannot leave the tier of the waiter from now on. The first pin decides the tier,
 // because Conflicts() admits no call at another one.
 void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
-  Chunk& chunk = core_.chunks[index];
-  chunk.evicted = false;
-  if (waiter.runs_step() && access == Access::kWrite) chunk.overwrite = true;
+  const Chunk& chunk = core_.chunks[index];
+  Uses& uses = uses_[index];
+  uses.evicted = kNoVersion;
+  if (waiter.runs_step() && access == Access::kWrite) uses.overwrite = true;
   if (!chunk.pinned()) {
-    chunk.pin_tier = waiter.tier;
+    uses.pin_tier = waiter.tier;
     ++waiter.job->tier(waiter.tier).pins_made;
     core_.PinsChanged(index);
   }
-  Pin* pin = chunk.FindPin(waiter.session);
+  Pin* pin = uses.FindPin(waiter.session);
   if (pin == nullptr) {
-    chunk.pins.emplace_back(waiter.session);
-    pin = &chunk.pins.back();
+    uses.pins.emplace_back(waiter.session);
+    pin = &uses.pins.back();
   }
   // Among several pending fetches of one session, the strongest access excludes other sessions.
   if (pin->pending == 0 || access == Access::kWrite) pin->pending_access = access;
   ++pin->pending;
   if (!chunk.valid_at(waiter.tier)) {
     ++waiter.missing;
-    chunk.waiters.push_back(&waiter);
+    uses.waiters.push_back(&waiter);
     residency_.Expedite(index);
     core_.ScheduleChunk(index);
   } else if (chunk.evict_from.has_value()) {
@@ -274,7 +275,7 @@ void Calls::On(const PromotionFailed& signal) {
   const absl::optional<ChunkIndex> index = core_.chunks.Find(signal.chunk);
   if (!index.has_value()) return;
   if (signal.is_lost) FailNaming(*index, /*only_readers=*/false, signal.why);
-  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[*index].waiters)) {
+  for (Waiter* waiter : std::vector<Waiter*>(core_.chunks[*index].uses().waiters)) {
     Fail(*waiter, signal.why);
   }
   core_.ScheduleChunk(*index);
@@ -301,13 +302,33 @@ void Calls::RevokeLeases(Waiter& waiter) {
   }
   for (size_t i = 0; reason == WaitsFor::kLease && i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
-    for (const Pin& pin : core_.chunks[index].pins) {
+    for (const Pin& pin : core_.chunks[index].uses().pins) {
       // A pending pin and a step part end without the help of a client.
       if (!pin.granted() || pin.session == waiter.session || IsStep(pin.session)) continue;
       std::vector<ChunkId>& chunks = revokes[pin.session].chunks;
       if (chunks.size() < kMaxRevokedChunks) chunks.push_back(core_.ids.IdFor(index, pin.session));
     }
   }
+  Send(std::move(revokes));
+}
+
+void Calls::On(const LeasesInTheWay& signal) {
+  std::map<SessionId, Revoke> revokes;
+  for (const ChunkId chunk : signal.chunks) {
+    const absl::optional<ChunkIndex> index = core_.chunks.Find(chunk);
+    if (!index.has_value()) continue;
+    Uses& uses = uses_[*index];
+    if (uses.revoke_sent || !uses.waiters.empty()) continue;
+    uses.revoke_sent = true;
+    for (const Pin& pin : uses.pins) {
+      if (!pin.granted() || IsStep(pin.session)) continue;
+      revokes[pin.session].chunks.push_back(core_.ids.IdFor(*index, pin.session));
+    }
+  }
+  Send(std::move(revokes));
+}
+
+void Calls::Send(std::map<SessionId, Revoke> revokes) {
   for (auto& [session, revoke] : revokes) {
     revoke.session = session;
     ++core_.counters.revokes;

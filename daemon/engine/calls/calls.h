@@ -45,7 +45,7 @@ class Calls {
   // Ends a call that waits: undoes what its admission did, and answers it with the error. The
   // waiter is gone afterwards. Returns its step part, which the caller ends. RankContents::Fail()
   // does that at once, and calls which end here do it by a signal.
-  [[nodiscard]] PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  PartFailed Undo(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
@@ -69,6 +69,7 @@ class Calls {
   void FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why);
   void On(const TierShrunk& signal);
   void On(const PromotionFailed& signal);
+  void On(const LeasesInTheWay& signal);
   // The session's part of this number that runs; nullopt: none does.
   static absl::optional<StepId> RunningPart(const Session& session, uint64_t part);
   // The fetch waits for its chunks, and grants leases of them. `homes`: as in Waiter.
@@ -135,6 +136,7 @@ class Calls {
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
   Admission TryAgain(Waiter& waiter);
+  void Send(std::map<SessionId, Revoke> revokes);
   void RevokeLeases(Waiter& waiter);
   void RevokeLeasesAgain(Job& job, Tier tier);
 
@@ -143,6 +145,7 @@ class Calls {
   Victims& victims_;
   Residency& residency_;
   Prefetcher& prefetcher_;
+  const ChunkTable::WritableUses uses_{core_.chunks};
 
   std::map<CallId, std::unique_ptr<Waiter>> waiters_;
   std::map<CallId, std::unique_ptr<EvictOperation>> evicts_;

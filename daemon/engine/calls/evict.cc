@@ -18,10 +18,11 @@ void Calls::Wait(Session& session, const EvictCall& event, std::vector<ChunkInde
     Chunk& chunk = core_.chunks[index];
     // The lowest tier serves several evictions of one chunk: a chunk that left for SSD has left the
     // device, too.
-    chunk.evict_to = std::max(chunk.evict_to.value_or(event.tier), event.tier);
-    chunk.evicts.push_back(evict.get());
+    Uses& uses = uses_[index];
+    uses.evict_to = std::max(uses.evict_to.value_or(event.tier), event.tier);
+    uses.evicts.push_back(evict.get());
     // The prediction has not changed, so a prefetch would undo the eviction at once.
-    chunk.evicted = true;
+    uses.evicted = chunk.version;
     residency_.StopPrefetch(chunk);
     residency_.CancelEviction(chunk);
     core_.ScheduleChunk(index);
@@ -48,9 +49,9 @@ void Calls::On(const EvictionFailed& signal) {
 
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void Calls::FinishEvicts(ChunkIndex index, const absl::Status& status) {
-  core_.chunks[index].evict_to.reset();
+  uses_[index].evict_to.reset();
   std::vector<EvictOperation*> evicts;
-  evicts.swap(core_.chunks[index].evicts);
+  evicts.swap(uses_[index].evicts);
   for (EvictOperation* evict : evicts) {
     --evict->missing;
     if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
@@ -63,12 +64,12 @@ void Calls::EndEvicts(const Session& session, const absl::Status& why) {
 
 void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
   for (const ChunkIndex index : evict.chunks) {
-    Chunk& chunk = core_.chunks[index];
-    const auto found = std::find(chunk.evicts.begin(), chunk.evicts.end(), &evict);
-    if (found == chunk.evicts.end()) continue;
-    chunk.evicts.erase(found);
+    Uses& uses = uses_[index];
+    const auto found = std::find(uses.evicts.begin(), uses.evicts.end(), &evict);
+    if (found == uses.evicts.end()) continue;
+    uses.evicts.erase(found);
     // The chunks of the operation that have not left stay where they are.
-    if (chunk.evicts.empty()) chunk.evict_to.reset();
+    if (uses.evicts.empty()) uses.evict_to.reset();
     core_.ScheduleChunk(index);
   }
   if (status.ok()) {

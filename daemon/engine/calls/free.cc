@@ -11,11 +11,11 @@ void Calls::FreeChunk(ChunkIndex index) {
   const absl::Status freed = Freed(core_.chunks, index);
   FailNaming(index, /*only_readers=*/false, freed);
   Chunk& chunk = core_.chunks[index];
-  for (Waiter* const waiter : std::vector<Waiter*>(chunk.waiters)) Fail(*waiter, freed);
+  for (Waiter* const waiter : std::vector<Waiter*>(chunk.uses().waiters)) Fail(*waiter, freed);
   FinishEvicts(index, freed);
   Job& job = *chunk.job;
   core_.MarkDirty(index);
-  while (!chunk.pins.empty()) UnpinChunk(index, chunk.pins.size() - 1);
+  while (!chunk.uses().pins.empty()) UnpinChunk(index, chunk.uses().pins.size() - 1);
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
   if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, core_.IdOf(index)});

@@ -12,10 +12,11 @@ namespace memtide {
 
 void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
   Chunk& chunk = core_.chunks[index];
-  chunk.pins.erase(chunk.pins.begin() + pin_index);
+  Uses& uses = uses_[index];
+  uses.pins.erase(uses.pins.begin() + pin_index);
   core_.MarkDirty(index);
   if (!chunk.pinned()) {
-    chunk.revoke_sent = false;
+    uses.revoke_sent = false;
     victims_.Update(index);
     core_.ScheduleChunk(index);
     if (chunk.repeats_offer) core_.work.Send(ChunkUnpinned{core_.IdOf(index)});
@@ -86,7 +87,7 @@ void Calls::Leave(Waiter& waiter) {
 
 void Calls::ProceedWaiters(ChunkIndex index) {
   std::vector<Waiter*> waiters;
-  waiters.swap(core_.chunks[index].waiters);
+  waiters.swap(uses_[index].waiters);
   for (Waiter* waiter : waiters) {
     if (--waiter->missing == 0) Proceed(*waiter);
   }
@@ -103,10 +104,11 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
   for (size_t i = 0; i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
     const Access access = waiter.AccessOf(i);
-    Chunk& chunk = core_.chunks[index];
-    chunk.leased = true;
-    chunk.only_stepped = false;
-    Pin& pin = *chunk.FindPin(waiter.session);
+    const Chunk& chunk = core_.chunks[index];
+    Uses& uses = uses_[index];
+    uses.leased = true;
+    uses.only_stepped = false;
+    Pin& pin = *uses.FindPin(waiter.session);
     --pin.pending;
     // A session that writes the chunk already keeps its write lease and the version of it, even if
     // this fetch only reads.
@@ -154,19 +156,20 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
 }
 
 void Calls::Fail(Waiter& waiter, const absl::Status& status) {
+  const bool runs_step = waiter.runs_step();
   PartFailed failed = Undo(waiter, status);
-  if (failed.concerns_sharing()) core_.work.Send(std::move(failed));
+  if (runs_step) core_.work.Send(std::move(failed));
 }
 
 PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
       const ChunkIndex index = waiter.chunks[nth];
-      Chunk& chunk = core_.chunks[index];
-      chunk.waiters.erase(std::remove(chunk.waiters.begin(), chunk.waiters.end(), &waiter),
-                          chunk.waiters.end());
-      for (size_t i = 0; i < chunk.pins.size(); ++i) {
-        Pin& pin = chunk.pins[i];
+      Uses& uses = uses_[index];
+      uses.waiters.erase(std::remove(uses.waiters.begin(), uses.waiters.end(), &waiter),
+                         uses.waiters.end());
+      for (size_t i = 0; i < uses.pins.size(); ++i) {
+        Pin& pin = uses.pins[i];
         if (pin.session != waiter.session) continue;
         --pin.pending;
         if (pin.pending == 0 && !pin.granted()) {
@@ -177,30 +180,25 @@ PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
         break;
       }
       if (waiter.runs_step() && nth >= waiter.first_written) {
-        chunk.overwrite = false;
+        uses.overwrite = false;
         // The step part never ran, so the slot has bytes of an earlier use that count as valid.
-        if (chunk.blank) residency_.Discard(index);
+        if (core_.chunks[index].blank) residency_.Discard(index);
       }
       core_.ScheduleChunk(index);
     }
   }
   core_.ScheduleRoomCheck(*waiter.job, waiter.tier);
   if (!IsOwn(waiter.call)) core_.Refuse(waiter.call, status);
-  PartFailed failed{waiter.job->id, waiter.owner, 0, nullptr, nullptr};
-  if (waiter.runs_step()) {
-    const auto& run = std::get<RunStep>(waiter.then);
-    failed.part = run.part;
-    failed.unsharing = run.unsharing;
-    failed.offer = run.offer;
-  }
+  PartFailed failed{waiter.job->id, waiter.owner, {}};
+  if (auto* const run = std::get_if<RunStep>(&waiter.then)) failed.purpose = run->purpose;
   Leave(waiter);
   return failed;
 }
 
 void Calls::ReleaseLease(Session& session, ChunkIndex index) {
-  Chunk& chunk = core_.chunks[index];
-  for (size_t i = 0; i < chunk.pins.size(); ++i) {
-    Pin& pin = chunk.pins[i];
+  std::vector<Pin>& pins = uses_[index].pins;
+  for (size_t i = 0; i < pins.size(); ++i) {
+    Pin& pin = pins[i];
     if (pin.session != session.id) continue;
     if (!pin.granted()) return;
     pin.EndGrant();
@@ -223,7 +221,7 @@ std::set<ChunkIndex> Calls::Awaited(const Session& session) {
 }
 
 bool Calls::IsInPart(const Session& session, ChunkIndex index) const {
-  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  const std::vector<Pin>& pins = core_.chunks[index].uses().pins;
   return std::any_of(pins.begin(), pins.end(), [this, &session](const Pin& pin) {
     const RunningStep* const step = FindStep(StepId(pin.session.value()));
     return step != nullptr && step->owner == session.id;
@@ -237,7 +235,7 @@ Waiter* Calls::FindWaiter(CallId call) {
 
 bool Calls::IsUnused(ChunkIndex index) const {
   const Chunk& chunk = core_.chunks[index];
-  return !chunk.pinned() && chunk.evicts.empty() &&
+  return !chunk.pinned() && chunk.uses().evicts.empty() &&
          chunk.job->waiting.NextNaming(index, 0) == nullptr;
 }
 
@@ -289,7 +287,7 @@ void Calls::CheckInvariants() const {
     MEMTIDE_CHECK(session.user->waiting_calls.value() == calls);
     MEMTIDE_CHECK(session.user->waiting_chunks.value() == chunks);
     for (const auto& [part, step] : session.steps) {
-      MEMTIDE_CHECK(steps_.at(step).owner == id && steps_.at(step).part == part);
+      MEMTIDE_CHECK(steps_.at(step).owner == id && NumberOf(steps_.at(step).purpose) == part);
     }
   }
 }

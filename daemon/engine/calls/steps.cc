@@ -45,24 +45,24 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
   start.job = waiter.job->id;
   for (size_t i = 0; i < waiter.chunks.size(); ++i) {
     const ChunkIndex index = waiter.chunks[i];
-    Chunk& chunk = core_.chunks[index];
-    Pin& pin = *chunk.FindPin(waiter.session);
+    const Chunk& chunk = core_.chunks[index];
+    Uses& uses = uses_[index];
+    Pin& pin = *uses.FindPin(waiter.session);
     --pin.pending;
     pin.Grant(waiter.AccessOf(i), Count::Token());
     // Only now, when all chunks are there, does the old content of the shadow chunk end.
     if (pin.access == Access::kWrite) residency_.WriteInPlace(index);
     // A chunk that only steps use is not prefetched to the device.
-    chunk.only_stepped = !chunk.leased;
-    chunk.leased = false;
+    uses.only_stepped = !uses.leased;
+    uses.leased = false;
     start.chunks.push_back(PlaceOf(chunk, Tier::kHost));
   }
   const CallId call = waiter.call;
   steps_.emplace(start.step,
                  RunningStep{waiter.call, waiter.session, waiter.owner,
                              core_.chunks.Hold(std::move(waiter.chunks)), waiter.first_written,
-                             then.part, then.unsharing, then.offer, std::move(waiter.of_session),
-                             std::move(waiter.step)});
-  core_.sessions.Find(waiter.owner)->steps.emplace(then.part, start.step);
+                             then.purpose, std::move(waiter.of_session), std::move(waiter.step)});
+  core_.sessions.Find(waiter.owner)->steps.emplace(NumberOf(then.purpose), start.step);
   // The RunningStep has the counts and pins from here on. A part that the mover carries out ends at
   // StepDone, even if its session ends before.
   PartReply part;
@@ -77,7 +77,8 @@ void Calls::Proceed(Waiter& waiter, const RunStep& then) {
 void Calls::LeavePart(StepId id) {
   RunningStep& step = steps_.at(id);
   step.of_session.End();
-  if (step.offer != nullptr) step.offer->EndCounts();
+  const auto* const offer = std::get_if<std::shared_ptr<Offer>>(&step.purpose);
+  if (offer != nullptr) (*offer)->EndCounts();
 }
 
 void Calls::CheckSteps() const {
@@ -88,13 +89,15 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
   const auto found = steps_.find(id);
   RunningStep step = std::move(found->second);
   steps_.erase(found);
-  if (Session* const owner = core_.sessions.Find(step.owner)) owner->steps.erase({step.part, id});
+  if (Session* const owner = core_.sessions.Find(step.owner)) {
+    owner->steps.erase({NumberOf(step.purpose), id});
+  }
   const std::vector<ChunkIndex> chunks = step.chunks.End();
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkIndex index = chunks[i];
     Chunk& chunk = core_.chunks[index];
     // The output of the part is content now, or is discarded below.
-    if (i >= step.first_written) chunk.overwrite = chunk.blank = false;
+    if (i >= step.first_written) uses_[index].overwrite = chunk.blank = false;
     // The job ended while the part ran, and the chunk kept its slots only for it.
     if (!chunk.live()) {
       Job& job = *chunk.job;
@@ -102,8 +105,8 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
       continue;
     }
     core_.MarkDirty(index);
-    for (size_t pin = 0; pin < chunk.pins.size(); ++pin) {
-      if (chunk.pins[pin].session != step.holder) continue;
+    for (size_t pin = 0; pin < chunk.uses().pins.size(); ++pin) {
+      if (chunk.uses().pins[pin].session != step.holder) continue;
       UnpinChunk(index, pin);
       break;
     }
@@ -113,7 +116,7 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
       victims_.Rank(chunk.counterpart);  // Whether the counterpart is superseded has changed.
   }
   // A copy or a hash that the daemon makes of its own accord is no part of an optimizer's step.
-  const bool is_of_optimizer = step.unsharing == nullptr && step.offer == nullptr;
+  const bool is_of_optimizer = std::holds_alternative<NumberedPart>(step.purpose);
   if (status.ok() && is_of_optimizer) ++core_.counters.step_parts;
   return step;
 }

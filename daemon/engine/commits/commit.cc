@@ -108,13 +108,13 @@ absl::StatusOr<std::vector<ChunkIndex>> Commits::ResolveCommitted(const Session&
     }
     // The bytes under a lease would change for its holder, and an EvictOperation waits for the
     // copies that the chunk has now.
-    bool pinned = together ? chunk.FindPin(session.id) != nullptr : chunk.pinned();
+    bool pinned = together ? chunk.uses().FindPin(session.id) != nullptr : chunk.pinned();
     // A pair with a common content exchanges what its ids name, which calls that wait know already.
     const bool exchanges = core_.ids.MustCopyToWrite(indices[i]) ||
                            core_.ids.MustCopyToWrite(indices[Other(indices, i)]);
     if (i < event.chunks.size()) status = CheckUnwritten(event, i, chunk);
     pinned = pinned || (!together && exchanges && job.waiting.NextNaming(indices[i], 0) != nullptr);
-    if (!status.ok() || (!pinned && chunk.evicts.empty())) continue;
+    if (!status.ok() || (!pinned && chunk.uses().evicts.empty())) continue;
     status = absl::AbortedError(absl::StrCat(
         "chunk ", core_.IdOf(indices[i]).value(), pinned ? " is leased" : " is being evicted",
         ", so that what it holds cannot change now; release it and try again"));

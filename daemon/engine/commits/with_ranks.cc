@@ -188,7 +188,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
 }
 
 bool Commits::IsLeftBehind(ChunkIndex index) const {
-  const std::vector<Pin>& pins = core_.chunks[index].pins;
+  const std::vector<Pin>& pins = core_.chunks[index].uses().pins;
   return std::any_of(pins.begin(), pins.end(), [this, index](const Pin& pin) {
     const Session* const holder = core_.sessions.Find(pin.session);  // nullptr: a step part's pin.
     return holder != nullptr && holder->left_behind.IdOf(index).has_value();
@@ -214,11 +214,12 @@ bool Commits::IsInUse(const Job& job, ChunkIndex index, ChunkIndex other,
                       const std::map<SessionId, std::set<ChunkIndex>>& awaited) {
   Chunk& chunk = core_.chunks[index];
   if (CommitsAllOf(job, index, other, ids)) {
-    return chunk.pinned() || !chunk.evicts.empty() || job.waiting.NextNaming(index, 0) != nullptr;
+    return chunk.pinned() || !chunk.uses().evicts.empty() ||
+           job.waiting.NextNaming(index, 0) != nullptr;
   }
   return std::any_of(ids.begin(), ids.end(), [&](const CommittedIds& each) {
-    const bool is_pinned =
-        std::any_of(chunk.pins.begin(), chunk.pins.end(), [this, &each](const Pin& pin) {
+    const bool is_pinned = std::any_of(
+        chunk.uses().pins.begin(), chunk.uses().pins.end(), [this, &each](const Pin& pin) {
           const RunningStep* const step = calls_.FindStep(StepId(pin.session.value()));
           return pin.session == each.session ||
                  (step != nullptr && (step->owner == each.session || pin.access == Access::kWrite));
@@ -260,7 +261,7 @@ void Commits::DiscardShadows(Job& job, const std::set<ChunkId>& shadows) {
       return shadows.count(name.id) > 0;
     });
     // A lease that was left behind keeps it, too.
-    const bool in_use = core_.chunks[index].pinned() || !core_.chunks[index].evicts.empty();
+    const bool in_use = core_.chunks[index].pinned() || !core_.chunks[index].uses().evicts.empty();
     if (all && !in_use && discarded.insert(index).second) residency_.Discard(index);
   }
 }

@@ -54,18 +54,18 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   }
   for (const StepId part : parts) {
     const RunningStep ended = calls_.EndStep(part, why);
-    contents_.PartEnded(*session.job, id, ended.part, /*computed=*/false);
+    contents_.PartEnded(*session.job, id, NumberOf(ended.purpose), /*computed=*/false);
   }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
     if (resize.has_value() && resize->session == id) memory_.EndResize(*session.job, why);
     for (const ChunkIndex index : session.job->members.chunks()) {
       if (!core_.chunks[index].live()) continue;
-      const Pin* pin = core_.chunks[index].FindPin(id);
+      const Pin* pin = core_.chunks[index].uses().FindPin(id);
       // The pins of its waiting fetches have ended with them.
       if (pin == nullptr || !pin->granted()) continue;
       if (ending == Ending::kAbrupt && core_.options.quarantine_device_slots &&
-          core_.chunks[index].pin_tier == Tier::kDevice) {
+          core_.chunks[index].uses().pin_tier == Tier::kDevice) {
         // No other chunk gets the slot before ClientQuiet (quarantine.cc).
         quarantines_[id].job = session.job;
         quarantines_[id].slots.push_back(residency_.Quarantine(index, pin->access));

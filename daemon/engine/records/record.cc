@@ -97,7 +97,7 @@ ChunkRecord Records::RecordOf(ChunkIndex index) const {
   // `stepped`: a step part writes the slot, or will. `written`: a session may be changing the
   // bytes.
   bool stepped = chunk.blank, written = false;
-  for (const Pin& pin : chunk.pins) {
+  for (const Pin& pin : chunk.uses().pins) {
     if (!pin.granted() || pin.access != Access::kWrite) continue;
     (IsStep(pin.session) ? stepped : written) = true;
   }

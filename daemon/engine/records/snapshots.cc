@@ -29,7 +29,7 @@ constexpr Duration kPauseAfterFailure = std::chrono::minutes(1);
 constexpr int kMostReads = 4;
 
 bool IsBeingWritten(const Chunk& chunk) {
-  return std::any_of(chunk.pins.begin(), chunk.pins.end(),
+  return std::any_of(chunk.uses().pins.begin(), chunk.uses().pins.end(),
                      [](const Pin& pin) { return pin.granted() && pin.access == Access::kWrite; });
 }
 

@@ -9,7 +9,7 @@
 namespace memtide {
 
 absl::Status Requests::CheckDiscard(const Session& session, ChunkIndex index) const {
-  for (const Pin& pin : core_.chunks[index].pins) {
+  for (const Pin& pin : core_.chunks[index].uses().pins) {
     const bool waits = pin.pending > 0;
     if (pin.session == session.id && !waits) continue;
     return absl::FailedPreconditionError(

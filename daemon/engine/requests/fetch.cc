@@ -35,13 +35,13 @@ absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event
     const bool reads =
         event.access == Access::kRead || (chunk.copies().memory_failed && session.has_lost_content);
     if (reads && chunk.copies().torn) return Lost(core_.chunks, index);
-    for (const Pin& pin : chunk.pins) {
+    for (const Pin& pin : chunk.uses().pins) {
       // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
       // session.
-      if (pin.session == session.id && chunk.pin_tier != event.tier) {
+      if (pin.session == session.id && chunk.uses().pin_tier != event.tier) {
         return absl::FailedPreconditionError(
             absl::StrCat("chunk ", core_.IdOf(index).value(), " is leased at the ",
-                         TierName(chunk.pin_tier), " tier; release it first"));
+                         TierName(chunk.uses().pin_tier), " tier; release it first"));
       }
     }
   }
@@ -105,7 +105,7 @@ void Requests::On(const ReleaseCall& event) {
   if (!indices.ok()) return core_.Refuse(event.call, indices.status());
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    const Pin* pin = core_.chunks[index].FindPin(session->id);
+    const Pin* pin = core_.chunks[index].uses().FindPin(session->id);
     if (pin != nullptr && pin->granted()) continue;
     if (session->left_behind.Has(event.chunks[i])) continue;
     return core_.Refuse(

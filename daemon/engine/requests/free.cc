@@ -20,7 +20,7 @@ void Requests::On(const FreeCall& event) {
   for (const ChunkIndex index : *indices) {
     // The others go on with what they share.
     if (core_.ids.IsShared(index)) continue;
-    for (const Pin& pin : core_.chunks[index].pins) {
+    for (const Pin& pin : core_.chunks[index].uses().pins) {
       if (pin.session == session->id) continue;
       return core_.Refuse(event.call,
                           absl::FailedPreconditionError(absl::StrCat(

@@ -55,7 +55,7 @@ absl::Status Requests::CheckPart(const Session& session, uint64_t part) const {
   bool is_used = false;
   for (const Waiter* waiter : session.waiters) {
     const auto* run = std::get_if<RunStep>(&waiter->then);
-    is_used = is_used || (run != nullptr && run->part == part);
+    is_used = is_used || (run != nullptr && NumberOf(run->purpose) == part);
   }
   if (!is_used && !calls_.RunningPart(session, part).has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -95,7 +95,7 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
   if (uses == Uses::kNew) LearnStep(session, event);
   RunStep run;
   run.work = event.work;
-  run.part = event.part;
+  run.purpose = NumberedPart{event.part};
   if (event.contents.has_value() && job.shares_contents()) {
     if (contents_.SharePart(session, event, &*indices, &run.difference)) return;
   } else {
@@ -113,10 +113,12 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
 void Requests::On(const StepDone& event) {
   if (calls_.FindStep(event.step) == nullptr) return;
   const RunningStep step = calls_.EndStep(event.step, event.status);
-  if (step.unsharing != nullptr) return contents_.EndUnsharing(step, event.status);
-  if (step.offer != nullptr) {
-    return step.offer->duplicate.has_value() ? duplicates_.EndPart(step, event.status)
-                                             : offers_.EndPart(step, event);
+  if (const auto* unsharing = std::get_if<std::shared_ptr<const Unsharing>>(&step.purpose)) {
+    return contents_.EndUnsharing(**unsharing, event.status);
+  }
+  if (const auto* offer = std::get_if<std::shared_ptr<Offer>>(&step.purpose)) {
+    return (*offer)->duplicate.has_value() ? duplicates_.EndPart(*offer, event.status)
+                                           : offers_.EndPart(*offer, event);
   }
   if (!event.status.ok()) return core_.Refuse(step.call, event.status);
   core_.Answer(step.call);
@@ -131,7 +133,7 @@ void Requests::On(const EndPartCall& event) {
     const RunningStep ended = calls_.EndStep(
         *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"));
     if (event.computed) core_.counters.non_finite_gradients += event.non_finite_gradients;
-    contents_.PartEnded(*session->job, ended.owner, ended.part, event.computed);
+    contents_.PartEnded(*session->job, ended.owner, event.part, event.computed);
   }
   core_.Answer(event.call);
 }

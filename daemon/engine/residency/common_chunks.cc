@@ -38,7 +38,9 @@ void Residency::BecomeCommon(ChunkIndex index, ChunkIndex reader) {
     to.insertion_seq[kDevice] = from.insertion_seq[kDevice];
     from.valid.Remove(Tier::kDevice);
   }
+  const Version version = core_.chunks[index].version;
   SwapContents(index, reader);
+  core_.chunks[index].version = version;
 }
 
 void Residency::LeaveCommon(ChunkIndex index, Home home, TierSet valid) {

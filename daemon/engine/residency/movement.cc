@@ -21,14 +21,14 @@ Residency::Step Residency::BeginAdvance(ChunkIndex index) {
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
-  if (!chunk.waiters.empty()) {
-    if (PromoteTo(index, chunk.pin_tier)) return Step::kReached;
+  if (!chunk.uses().waiters.empty()) {
+    if (PromoteTo(index, chunk.uses().pin_tier)) return Step::kReached;
   } else if (chunk.prefetch_to.has_value()) {
     if (PromoteTo(index, *chunk.prefetch_to)) StopPrefetch(chunk);
-  } else if (chunk.evict_to.has_value()) {
+  } else if (chunk.uses().evict_to.has_value()) {
     bool gone = true;
     for (const Tier tier : kMemoryTiers) {
-      if (tier >= *chunk.evict_to || tier == chunk.home() || chunk.pinned()) continue;
+      if (tier >= *chunk.uses().evict_to || tier == chunk.home() || chunk.pinned()) continue;
       gone = gone && EvictFrom(index, tier);
     }
     if (gone || chunk.pinned()) return Step::kEvicted;
@@ -65,7 +65,7 @@ void Residency::EndAdvance(ChunkIndex index) {
 // Only a chunk that is on its way to a tier has a slot without a copy there.
 void Residency::FreeUnusedSlots(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
-  if (!chunk.waiters.empty() || chunk.prefetch_to.has_value()) return;
+  if (!chunk.uses().waiters.empty() || chunk.prefetch_to.has_value()) return;
   for (const Tier tier : kMemoryTiers) {
     if (chunk.slot(tier) && !chunk.valid_at(tier) && !chunk.KeepsSlot(tier)) {
       DropCopy(index, tier);
@@ -81,7 +81,7 @@ bool Residency::PromoteTo(ChunkIndex index, Tier tier) {
   if (tier == Tier::kDevice && InQuarantine(chunk)) return false;
   // Sessions that write alike fill a chunk with the same, but what is between their tensors stays.
   const bool needs_zeros = chunk.is_shadow && core_.chunks[chunk.counterpart].repeats_offer;
-  if (!chunk.has_content() && chunk.overwrite && !needs_zeros) {
+  if (!chunk.has_content() && chunk.uses().overwrite && !needs_zeros) {
     // A step is about to write the whole chunk.
     copies_[index].valid = TierSet(tier);
     copies_[index].discarded = false;
@@ -201,7 +201,7 @@ void Residency::StopWaitingForSlot(ChunkIndex index, Tier tier) {
 
 void Residency::WriteInPlace(ChunkIndex index) {
   const Chunk& chunk = core_.chunks[index];
-  BeginVersion(index, TierSet(chunk.pin_tier));
+  BeginVersion(index, TierSet(chunk.uses().pin_tier));
   if (chunk.job->snapshots.saving.has_value()) core_.ScheduleChunk(index);
 }
 

@@ -109,7 +109,7 @@ void Prefetcher::AddEvictionHints(const Session& session, FetchReply* reply) con
   size_t seen = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
-    for (const Pin& pin : core_.chunks[index].pins) {
+    for (const Pin& pin : core_.chunks[index].uses().pins) {
       if (pin.session != session.id || !pin.granted()) continue;
       reply->eviction_hints.push_back(core_.ids.IdFor(index, session.id));
     }

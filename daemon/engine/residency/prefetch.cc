@@ -79,10 +79,11 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   if (expected > time) return Prefetch::kSkipped;
   const bool there = IsThere(chunk, tier);
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
-  if (there || coming || chunk.evict_to.has_value() || chunk.evicted) return Prefetch::kSkipped;
+  if (there || coming || chunk.uses().evict_to.has_value() || chunk.is_evicted())
+    return Prefetch::kSkipped;
   if (chunk.copies().unreadable) return Prefetch::kSkipped;
   // Steps use the chunk in host memory, and so do sessions whose regions of the device are lost.
-  if (tier == Tier::kDevice && (chunk.only_stepped || job.has_lost_regions)) {
+  if (tier == Tier::kDevice && (chunk.uses().only_stepped || job.has_lost_regions)) {
     return Prefetch::kSkipped;
   }
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
@@ -110,7 +111,7 @@ bool Prefetcher::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
 
 // Revokes leases of chunks whose next use comes after `time`.
 void Prefetcher::RevokeFarthest(Job& job, VirtualTime time) {
-  std::map<SessionId, Revoke> revokes;
+  LeasesInTheWay leases;
   int revoked = 0;
   job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const bool leaves = candidate.cost == EvictionCost::kLeaving;
@@ -118,22 +119,11 @@ void Prefetcher::RevokeFarthest(Job& job, VirtualTime time) {
     // revoked, and without one only those with a later use.
     if (!leaves && (candidate.next_use <= time || job.forecast.has_plan())) return false;
     if (candidate.next_use <= time) return true;
-    Chunk& chunk = core_.chunks[job.members[candidate.member]];
-    if (!chunk.revoke_sent && chunk.waiters.empty()) {
-      chunk.revoke_sent = true;
-      for (const Pin& pin : chunk.pins) {
-        if (!pin.granted() || core_.sessions.Find(pin.session) == nullptr) continue;
-        revokes[pin.session].chunks.push_back(
-            core_.ids.IdFor(job.members[candidate.member], pin.session));
-      }
-    }
+    const ChunkIndex index = job.members[candidate.member];
+    if (!core_.chunks[index].uses().revoke_sent) leases.chunks.push_back(core_.IdOf(index));
     return ++revoked < kMaxRevoked;
   });
-  for (auto& [session, revoke] : revokes) {
-    revoke.session = session;
-    ++core_.counters.revokes;
-    core_.Emit(std::move(revoke));
-  }
+  if (!leases.chunks.empty()) core_.work.Send(std::move(leases));
 }
 
 // Writes the next victim back while its link is idle, so that it can be dropped at once when its

@@ -76,7 +76,8 @@ class Residency {
   // REQUIRES: it is valid in host memory, and has neither pin nor transfer.
   void HoldInCommon(Job& job, ChunkIndex index);
   // The chunk reads the content of `reader`, which has what the chunk held, but for the copy at the
-  // device: that stays. REQUIRES: as SwapContents(), and the two contents are equal.
+  // device: that stays. As the bytes are the same, so is its version: step parts that have read
+  // them count. REQUIRES: as SwapContents(), and the two contents are equal.
   void BecomeCommon(ChunkIndex index, ChunkIndex reader);
   // The chunk has a content of its own from now on, in `valid`, and the home.
   // REQUIRES: its content is common.

@@ -40,7 +40,7 @@ absl::optional<ChunkIndex> Scrubber::NextToScrub() {
       const ChunkIndex index = members[scrub_.member];
       if (index != kNoChunk && core_.chunks[index].live()) {
         const Chunk& chunk = core_.chunks[index];
-        const bool at_rest = !chunk.copies().flight && chunk.waiters.empty();
+        const bool at_rest = !chunk.copies().flight && chunk.uses().waiters.empty();
         const bool has_more = scrub_.offset < chunk.job->chunk_size;
         const bool has_sums =
             chunk.valid_at(Tier::kSsd) && !residency_.SumsToCompare(chunk).empty();

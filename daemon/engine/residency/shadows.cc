@@ -31,7 +31,7 @@ void Residency::ForgetWishes(ChunkIndex index) {
   for (const Tier tier : kMemoryTiers) StopWaitingForSlot(index, tier);
   StopWaitingForWrite(index);
   chunk.write_back_from.reset();
-  chunk.evicted = chunk.wrote_back = false;
+  chunk.wrote_back = false;
   chunk.failures = 0;
 }
 

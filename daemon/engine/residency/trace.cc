@@ -24,7 +24,7 @@ TracedMove Residency::Trace(const Chunk& chunk, absl::optional<Tier> from,
                                                       : MoveReason::kRequest;
     move.nearer = static_cast<uint32_t>(chunk.job->tier(*from).victims.size());
   } else {
-    move.reason = chunk.waiters.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
+    move.reason = chunk.uses().waiters.empty() ? MoveReason::kPrefetch : MoveReason::kDemand;
   }
   move.next_use_in_moments = MomentsUntilUse(core_.chunks, chunk);
   return move;

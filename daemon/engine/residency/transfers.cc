@@ -36,7 +36,7 @@ void Residency::Start(ChunkIndex index, absl::optional<Tier> from, Tier to) {
   start.kind = KindOf(from, to);
   start.size = chunk.job->chunk_size;
   start.job = chunk.job->id;
-  start.awaited = !chunk.waiters.empty();
+  start.awaited = !chunk.uses().waiters.empty();
   if (from == Tier::kSsd || to == Tier::kSsd) {
     const MemoryPlace file = PlaceOf(chunk, Tier::kSsd);
     start.store = {StoreId(file.region.value()), file.offset};
@@ -110,7 +110,7 @@ void Residency::On(const TransferDone& event) {
     DropCopy(index, flight.to);  // The content has ended meanwhile: the copied version is old.
   }
   const bool disk = flight.from == Tier::kSsd || flight.to == Tier::kSsd;
-  for (Waiter* waiter : chunk.waiters) {
+  for (Waiter* waiter : chunk.uses().waiters) {
     (disk ? waiter->waited_for_ssd : waiter->waited_for_copy) = true;
   }
   core_.ScheduleChunk(index);
@@ -178,8 +178,8 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
   if (flight.from.has_value() && flight.to > *flight.from) {
     // The copy stays, and another victim leaves instead.
     CancelEviction(chunk);
-    if (!chunk.evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
-    calls_fail = calls_fail || !chunk.evicts.empty();
+    if (!chunk.uses().evicts.empty()) core_.work.Send(EvictionFailed{core_.IdOf(index), named});
+    calls_fail = calls_fail || !chunk.uses().evicts.empty();
     // The failed victim would be chosen again at once, and fail again.
     RetryLater(index);
     FailedWrites& failed = job.failed_writes;
@@ -192,7 +192,7 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
     const bool awaits_writes = saving.has_value() && !saving->is_started;
     if (failed.tries >= 2 && awaits_writes) core_.work.Send(WritesFail{job.id, named});
   }
-  const bool is_awaited = !chunk.waiters.empty() && !is_lost;
+  const bool is_awaited = !chunk.uses().waiters.empty() && !is_lost;
   const bool is_for_snapshot = flight.from == Tier::kSsd && chunk.copies().unflushed &&
                                saving.has_value() && saving->unwritten.count(index) > 0;
   if (is_awaited || is_for_snapshot || chunk.prefetch_to.has_value()) {

@@ -82,7 +82,8 @@ absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<Ch
     if (!wanted[i]) continue;
     // A lease, and a fetch that waits, are of the entry.
     const ChunkIndex old = (*indices)[i];
-    const bool is_leased = !may_be_leased && core_.chunks[old].FindPin(session.id) != nullptr;
+    const bool is_leased =
+        !may_be_leased && core_.chunks[old].uses().FindPin(session.id) != nullptr;
     absl::StatusOr<ChunkIndex> entry = absl::AbortedError(
         absl::StrCat("chunk ", ids[i].value(),
                      " is in use by the session that writes it; release it and try again"));
@@ -150,17 +151,16 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
   chunks.insert(chunks.end(), copies.begin(), copies.end());
   RunStep run;
   run.work = std::move(work);
-  run.unsharing = std::move(unsharing);
+  run.purpose = std::move(unsharing);
   calls_.Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
 }
 
 // The copies are there, or failed.
-void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& status) {
-  const Unsharing& unsharing = *step.unsharing;
-  Session* const session = core_.sessions.Find(step.owner);
+void RankContents::EndUnsharing(const Unsharing& unsharing, const absl::Status& status) {
+  Session* const session = core_.sessions.Find(unsharing.call.session);
   if (!status.ok() || session == nullptr || session->job == nullptr) {
     DropCopies(unsharing);
-    return core_.Refuse(step.call,
+    return core_.Refuse(unsharing.call.call,
                         status.ok() ? absl::UnavailableError("the session ended") : status);
   }
   Job& job = *session->job;
@@ -170,7 +170,7 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
   for (const ChunkIndex shared : unsharing.shared) {
     if (awaited.count(shared) == 0) continue;
     DropCopies(unsharing);
-    return core_.Refuse(step.call,
+    return core_.Refuse(unsharing.call.call,
                         absl::AbortedError("another call of the session waits for a chunk "
                                            "that this one writes; try again"));
   }
@@ -188,7 +188,7 @@ void RankContents::EndUnsharing(const RunningStep& step, const absl::Status& sta
       continue;
     }
     // The client has the old place mapped until it gets the new one.
-    const Pin* const pin = core_.chunks[shared].FindPin(session->id);
+    const Pin* const pin = core_.chunks[shared].uses().FindPin(session->id);
     if (pin != nullptr && pin->granted()) session->left_behind.Add(id, shared);
     MoveId(job, id, shared, *copy);
   }

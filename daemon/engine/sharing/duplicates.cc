@@ -145,9 +145,8 @@ void Duplicates::WaitForRoom(Session& session, const std::shared_ptr<Offer>& off
 }
 
 // The part has ended, so that the chunks are in host memory unless they have been used since.
-void Duplicates::EndPart(const RunningStep& step, const absl::Status& ended) {
-  const std::shared_ptr<Offer>& offer = step.offer;
-  Session* const found = core_.sessions.Find(step.owner);
+void Duplicates::EndPart(const std::shared_ptr<Offer>& offer, const absl::Status& ended) {
+  Session* const found = core_.sessions.Find(offer->session);
   if (!ended.ok() || found == nullptr || found->job == nullptr) {
     return offers_.EndOffer(*offer,
                             ended.ok() ? absl::UnavailableError("the session ended") : ended);

@@ -24,8 +24,8 @@ class Duplicates {
 
   void On(const DuplicateCall& event);
   // Makes the duplicates of a call whose part has ended, lets it wait for room, or answers it with
-  // the part's error. REQUIRES: step.offer is a duplicate.
-  void EndPart(const RunningStep& step, const absl::Status& ended);
+  // the part's error. REQUIRES: the offer is a duplicate.
+  void EndPart(const std::shared_ptr<Offer>& offer, const absl::Status& ended);
   // Tries offers and duplicates that wait again, the oldest first. False: none is due.
   bool RetryWaiting();
 

@@ -192,14 +192,15 @@ void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, Co
                        std::vector<ChunkIndex> chunks, size_t first_written) {
   RunStep run;
   run.contents = std::make_shared<const ContentWork>(std::move(work));
-  run.offer = offer;
+  run.purpose = offer;
   const CallId call = offer->repeats ? CallId(kFirstOwnCall + next_own_call_++) : offer->call;
   calls_.Wait(session, call, std::move(chunks), first_written, std::move(run), offer->deadline);
   Waiter* const waiting = calls_.FindWaiter(call);
   if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
   std::vector<Offer::Item> items = offer->in_part;
   items.insert(items.end(), offer->open.begin(), offer->open.end());
-  LeavePart(*calls_.Undo(*waiting, absl::UnavailableError("there is no room now")).offer);
+  calls_.Undo(*waiting, absl::UnavailableError("there is no room now"));
+  LeavePart(*offer);
   PutOff(session, items);
 }
 
@@ -213,9 +214,9 @@ void Offers::LeavePart(Offer& offer) {
   if (offer.repeats) EndOwnOffer(offer.session);
 }
 
-void Offers::EndPart(const RunningStep& step, const StepDone& event) {
-  Offer& offer = *step.offer;
-  Session* const session = core_.sessions.Find(step.owner);
+void Offers::EndPart(const std::shared_ptr<Offer>& ended, const StepDone& event) {
+  Offer& offer = *ended;
+  Session* const session = core_.sessions.Find(offer.session);
   if (!event.status.ok() || session == nullptr || session->job == nullptr) {
     return EndOffer(offer,
                     event.status.ok() ? absl::UnavailableError("the session ended") : event.status);
@@ -225,7 +226,7 @@ void Offers::EndPart(const RunningStep& step, const StepDone& event) {
   } else {
     EndSharing(*session, offer, event.contents);
   }
-  GoOn(step.offer);
+  GoOn(ended);
 }
 
 void Offers::NoteDigests(Session& session, Offer& offer, const ContentResult& result) {
@@ -266,8 +267,6 @@ void Offers::EndSharing(Session& session, Offer& offer, const ContentResult& res
       continue;
     }
     residency_.BecomeCommon(*index, reader);
-    // The bytes are the same: step parts that have read them count.
-    core_.chunks[*index].version = item.version;
     core_.chunks[*index].offers_in_vain = 0;
     offer.reply.shared.push_back(item.number);
     ++core_.counters.contents_shared;

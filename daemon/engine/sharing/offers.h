@@ -38,9 +38,9 @@ class Offers {
   // does `work`. An own offer for which there is no room now is put off instead.
   void StartPart(Session& session, const std::shared_ptr<Offer>& offer, ContentWork work,
                  std::vector<ChunkIndex> chunks, size_t first_written);
-  // Goes on with the offer of a part that has ended, or ends it with the part's error.
-  // REQUIRES: step.offer is an offer, and no duplicate.
-  void EndPart(const RunningStep& step, const StepDone& event);
+  // Goes on with the offer whose part has ended, or ends it with the part's error.
+  // REQUIRES: it is no duplicate.
+  void EndPart(const std::shared_ptr<Offer>& ended, const StepDone& event);
   // Gives up the contents that the offer's part was to make, and answers its call with the error.
   void EndOffer(Offer& offer, const absl::Status& why);
   // The same for a part that never ran, whose call is answered already.

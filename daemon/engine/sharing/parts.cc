@@ -48,10 +48,10 @@ bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
     const ChunkIndex index = entries[i];
     const Chunk& chunk = core.chunks[index];
     if (!chunk.live() || core.IdOf(index) != results[i].first ||
-        chunk.version != results[i].second || chunk.copies().torn || chunk.overwrite) {
+        chunk.version != results[i].second || chunk.copies().torn || chunk.uses().overwrite) {
       return false;
     }
-    for (const Pin& pin : chunk.pins) {
+    for (const Pin& pin : chunk.uses().pins) {
       if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
     }
     uint64_t age = 0;
@@ -152,11 +152,11 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
     present.push_back(*index);
     if (*index == results[i]) continue;
     Chunk& chunk = core_.chunks[*index];
-    const Pin* const own = chunk.FindPin(event.session);
+    const Pin* const own = chunk.uses().FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
     const bool is_being_made = writer != nullptr && !writer->second.is_made();
     if (own != nullptr || awaited.count(*index) > 0 || calls_.IsInPart(session, *index) ||
-        !chunk.evicts.empty() ||
+        !chunk.uses().evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
          !core_.ids.IsShared(*index))) {
       return absl::AbortedError(absl::StrCat("chunk ", id.value(),
@@ -164,7 +164,7 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
                                              "rank; release it and try again"));
     }
     // A lease that the session left behind would be one with the lease of the id that comes.
-    if (core_.chunks[results[i]].FindPin(event.session) != nullptr) {
+    if (core_.chunks[results[i]].uses().FindPin(event.session) != nullptr) {
       return absl::AbortedError(
           absl::StrCat("chunk ", id.value(),
                        " is to hold a result that the session still has "
@@ -249,10 +249,12 @@ void RankContents::ResultMoved(ChunkIndex from, ChunkIndex to) {
 }
 
 void RankContents::On(const PartFailed& signal) {
-  if (signal.unsharing != nullptr) DropCopies(*signal.unsharing);
-  if (signal.offer != nullptr) offers_.LeavePart(*signal.offer);
-  if (Job* const job = core_.FindJob(signal.job)) {
-    PartEnded(*job, signal.owner, signal.part, /*computed=*/false);
+  if (const auto* unsharing = std::get_if<std::shared_ptr<const Unsharing>>(&signal.purpose)) {
+    DropCopies(**unsharing);
+  } else if (const auto* offer = std::get_if<std::shared_ptr<Offer>>(&signal.purpose)) {
+    offers_.LeavePart(**offer);
+  } else if (Job* const job = core_.FindJob(signal.job)) {
+    PartEnded(*job, signal.owner, NumberOf(signal.purpose), /*computed=*/false);
   }
 }
 

@@ -35,8 +35,8 @@ class RankContents {
   // Copies the shared contents that the call writes, in a step part of the daemon, and then makes
   // the call again, which finds entries of its own. REQUIRES: `indices` are the call's chunks.
   void Unshare(Session& session, const FetchCall& event, const std::vector<ChunkIndex>& indices);
-  // The part that copies has ended. REQUIRES: step.unsharing is set.
-  void EndUnsharing(const RunningStep& step, const absl::Status& status);
+  // The part that copies has ended.
+  void EndUnsharing(const Unsharing& unsharing, const absl::Status& status);
   // Ends the session's lease of the entry that its id named before, if it still has one.
   void ReleaseLeftBehind(Session& session, ChunkId id);
   // Ends one id of an entry that others name, too. REQUIRES: no call of the session waits for it.

@@ -63,7 +63,7 @@ void Offers::RevokeForOffers(Session& session) {
   for (const ChunkId id : std::exchange(session.to_revoke, {})) {
     const absl::optional<ChunkIndex> index = core_.ids.Find(session, id);
     if (!index.has_value()) continue;
-    const Pin* const pin = core_.chunks[*index].FindPin(session.id);
+    const Pin* const pin = core_.chunks[*index].uses().FindPin(session.id);
     if (pin == nullptr || !pin->granted()) {
       session.to_offer.insert(id);
       continue;

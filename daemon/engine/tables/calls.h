@@ -70,17 +70,29 @@ struct Offer {
 inline constexpr uint64_t kFirstOwnCall = uint64_t{1} << 63;
 inline bool IsOwn(CallId call) { return call.value() >= kFirstOwnCall; }
 
+// The part of an optimizer's step. The session that computes it ends it by this number; zero: the
+// mover copies it.
+struct NumberedPart {
+  uint64_t number = 0;
+};
+// Why a part is computed, and so whom its end concerns.
+using PartPurpose =
+    std::variant<NumberedPart, std::shared_ptr<const Unsharing>, std::shared_ptr<Offer>>;
+// Zero: the part has no number.
+inline uint64_t NumberOf(const PartPurpose& purpose) {
+  const auto* const numbered = std::get_if<NumberedPart>(&purpose);
+  return numbered == nullptr ? 0 : numbered->number;
+}
+
 // A Waiter ends when all its chunks are at its tier: its session gets leases, or a step part is
 // computed.
 struct GrantLeases {};
+// The mover runs one of `work` and `contents`. Without them the session computes the part.
 struct RunStep {
   std::shared_ptr<const CopyWork> work;
-  uint64_t part = 0;  // Its number, if the session computes the part; otherwise zero.
-  absl::optional<PartDifference> difference;
-  std::shared_ptr<const Unsharing> unsharing;
-  // An offer, and what its part does with contents.
   std::shared_ptr<const ContentWork> contents;
-  std::shared_ptr<Offer> offer;
+  absl::optional<PartDifference> difference;
+  PartPurpose purpose;
 };
 
 // A call about chunks that is not answered yet, and counts as one that waits. Calls makes it.
@@ -139,9 +151,7 @@ struct RunningStep {
   SessionId holder, owner;
   HeldChunks chunks;
   size_t first_written = 0;
-  uint64_t part = 0;  // Not zero: the owner computes it, and ends it by this number.
-  std::shared_ptr<const Unsharing> unsharing;
-  std::shared_ptr<Offer> offer;
+  PartPurpose purpose;
   Count::Token of_session;  // In its waiting_calls, unless the session has ended.
   Count::Token of_job;      // In Job::steps.
 };

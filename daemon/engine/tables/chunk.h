@@ -34,6 +34,9 @@ inline constexpr uint64_t kFirstStepHolder = uint64_t{1} << 63;
 inline constexpr uint64_t kFirstKeptRank = uint64_t{1} << 62;
 inline bool IsStep(SessionId holder) { return holder.value() >= kFirstStepHolder; }
 
+// No chunk has it.
+inline constexpr Version kNoVersion{~uint64_t{0}};
+
 struct Job;
 struct Waiter;
 struct EvictOperation;
@@ -128,6 +131,36 @@ struct Copies {
   const Slot& slot(Tier tier) const { return slots[static_cast<int>(tier)]; }
 };
 
+// How calls use a chunk and wait for it. Calls alone changes it (ChunkTable::WritableUses).
+struct Uses {
+  std::vector<Pin> pins;
+  // Admitted fetches and steps that wait for this chunk.
+  std::vector<Waiter*> waiters;
+  std::vector<EvictOperation*> evicts;
+  // The version that a client has evicted: it is not prefetched until a session uses it again.
+  Version evicted = kNoVersion;
+  Tier pin_tier = Tier::kHost;    // Of all pins.
+  absl::optional<Tier> evict_to;  // The tier to which `evicts` move it.
+  // A Revoke named the chunk, because other chunks are predicted sooner.
+  bool revoke_sent = false;
+  // A session leased the chunk since a step last used it.
+  bool leased = false;
+  // No session leased the chunk between the last two steps that used it.
+  bool only_stepped = false;
+  // An admitted step writes the whole chunk, so that it needs no old content.
+  bool overwrite = false;
+
+  const Pin* FindPin(SessionId session) const {
+    for (const Pin& pin : pins) {
+      if (pin.session == session) return &pin;
+    }
+    return nullptr;
+  }
+  Pin* FindPin(SessionId session) {
+    return const_cast<Pin*>(std::as_const(*this).FindPin(session));
+  }
+};
+
 struct Chunk {
   // Identity. An entry of the chunk table is empty when job is nullptr.
   Job* job = nullptr;
@@ -139,22 +172,16 @@ struct Chunk {
   // name the entry; zero: none.
   Version made;
 
-  // Pending movements, strongest first: admitted fetches (to pin_tier), prefetch, requested
-  // eviction, eviction as a victim, early write-back.
-  Tier pin_tier = Tier::kHost;
-  // evict_to: a client requested it. evict_from: the copy at that tier is a victim.
-  // write_back_from: the copy at that tier is written back early and stays.
-  // TierQueues::prefetches and TierQueues::evicting count two of them.
+  // Pending movements, strongest first: admitted fetches (to Uses::pin_tier), prefetch, requested
+  // eviction (to Uses::evict_to), eviction as a victim, early write-back.
+  // evict_from: the copy at that tier is a victim. write_back_from: the copy at that tier is
+  // written back early and stays. TierQueues::prefetches and TierQueues::evicting count two.
   TierMark prefetch_to, evict_from;
-  absl::optional<Tier> evict_to, write_back_from;
+  absl::optional<Tier> write_back_from;
   // A write-back ran since the copy was chosen as a victim.
   bool wrote_back = false;
   // The present copy at the device was chosen for a check of clean drops.
   bool checked = false;
-  // A client evicted the chunk: it is not prefetched until a session uses it again.
-  bool evicted = false;
-  // A Revoke named the chunk, because other chunks are predicted sooner.
-  bool revoke_sent = false;
   // A write of the chunk to a slower tier failed. Until RetryWrites() it is no victim, and is not
   // written for a snapshot.
   bool retry_after_tick = false;
@@ -163,12 +190,6 @@ struct Chunk {
   // The slot is reserved for a step's output: `valid` is set, but the content is garbage until
   // StepDone.
   bool blank = false;
-  // A session leased the chunk since a step last used it.
-  bool leased = false;
-  // No session leased the chunk between the last two steps that used it.
-  bool only_stepped = false;
-  // An admitted step writes the whole chunk, so that it needs no old content.
-  bool overwrite = false;
   // The chunk may read as anything before it is first written, instead of as zeros.
   bool undefined = false;
   // The last commit exchanged the contents of the chunk and its counterpart, and the next one will
@@ -177,11 +198,6 @@ struct Chunk {
   ChunkIndex counterpart = kNoChunk;
   // The last batch of ids that named the chunk. It finds duplicates.
   uint64_t batch_mark = 0;
-
-  std::vector<Pin> pins;
-  // Admitted fetches and steps that wait for this chunk.
-  std::vector<Waiter*> waiters;
-  std::vector<EvictOperation*> evicts;
 
   ChunkKind kind = ChunkKind::kOther;
   // The engine offers the chunk again whenever it was written (sharing/repeated_offers.cc).
@@ -199,16 +215,18 @@ struct Chunk {
   // A running step reads or writes the host memory of the chunk.
   bool in_step() const { return steps_ > 0; }
   const Copies& copies() const { return copies_; }
+  const Uses& uses() const { return uses_; }
   Tier home() const { return copies_.home; }
   // nullptr: its content is its own.
   CommonContent* common() const { return copies_.common; }
   bool has_content() const { return !copies_.valid.empty(); }
   bool valid_at(Tier tier) const { return copies_.valid.has(tier); }
   bool is_made() const { return made == version && made != Version(); }
-  bool pinned() const { return !pins.empty(); }
+  bool pinned() const { return !uses_.pins.empty(); }
+  bool is_evicted() const { return uses_.evicted == version; }
   // Whether the engine repeats offers of the chunk, which is no shadow chunk.
   bool is_repeated() const { return repeats_offer && !is_shadow; }
-  bool pinned_at(Tier tier) const { return pinned() && pin_tier == tier; }
+  bool pinned_at(Tier tier) const { return pinned() && uses_.pin_tier == tier; }
   // Whether the chunk is pinned at the tier, in a slot of the job.
   bool is_pinned_in_room(Tier tier) const {
     return tier != Tier::kSsd && live() && pinned_at(tier) && takes_room_at(tier);
@@ -217,7 +235,7 @@ struct Chunk {
   bool may_leave(Tier tier) const {
     return tier != Tier::kSsd && live() && tier != home() && slot(tier) && valid_at(tier) &&
            !copies_.flight && !pinned_at(tier) && !evict_from.has_value() &&
-           !evict_to.has_value() && !retry_after_tick;
+           !uses_.evict_to.has_value() && !retry_after_tick;
   }
   // Whether the slot at `tier` stays while it has no copy.
   bool KeepsSlot(Tier tier) const { return tier == home() && (!copies_.claim || has_content()); }
@@ -228,19 +246,13 @@ struct Chunk {
   const Slot& slot(Tier tier) const { return copies_.slot(tier); }
   // The session or step that excludes all others, if there is one.
   absl::optional<SessionId> Writer() const {
-    for (const Pin& pin : pins) {
+    for (const Pin& pin : uses_.pins) {
       if ((pin.granted() && pin.access == Access::kWrite) ||
           (pin.pending > 0 && pin.pending_access == Access::kWrite)) {
         return pin.session;
       }
     }
     return absl::nullopt;
-  }
-  Pin* FindPin(SessionId session) {
-    for (Pin& pin : pins) {
-      if (pin.session == session) return &pin;
-    }
-    return nullptr;
   }
 
  private:
@@ -249,6 +261,7 @@ struct Chunk {
   bool freed_ = false;
   uint32_t steps_ = 0;
   Copies copies_;
+  Uses uses_;
 };
 
 }  // namespace memtide

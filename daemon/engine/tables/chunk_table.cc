@@ -7,10 +7,6 @@
 
 namespace memtide {
 
-ChunkTable::WritableCopies::WritableCopies(ChunkTable& table) : table_(table) {
-  MEMTIDE_CHECK(!std::exchange(table.copies_are_taken_, true)) << "copies have two owners";
-}
-
 absl::optional<ChunkIndex> ChunkTable::Find(ChunkId id) const {
   const ChunkIndex index = IndexOf(id);
   if (index.value() >= chunks_.size()) return absl::nullopt;
@@ -105,7 +101,7 @@ void ChunkTable::CheckChunk(ChunkIndex index) const {
       << "a freed chunk lingers";
   MEMTIDE_CHECK(!chunk.live() || !chunk.in_step() || chunk.pinned_at(Tier::kHost))
       << "a step runs on memory that may move";
-  MEMTIDE_CHECK(!chunk.blank || chunk.overwrite) << "nobody writes a blank chunk";
+  MEMTIDE_CHECK(!chunk.blank || chunk.uses().overwrite) << "nobody writes a blank chunk";
   MEMTIDE_CHECK(!chunk.is_shadow || chunk.counterpart != kNoChunk);
   if (chunk.counterpart != kNoChunk) {
     const Chunk& counterpart = (*this)[chunk.counterpart];
@@ -116,9 +112,9 @@ void ChunkTable::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(chunk.home() == Tier::kHost && !chunk.slot(Tier::kHost) &&
                   chunk.copies().of_readers);
     // Only the part that makes it writes it.
-    const bool is_written = std::any_of(chunk.pins.begin(), chunk.pins.end(), [](const Pin& pin) {
-      return pin.granted() && pin.access == Access::kWrite;
-    });
+    const bool is_written =
+        std::any_of(chunk.uses().pins.begin(), chunk.uses().pins.end(),
+                    [](const Pin& pin) { return pin.granted() && pin.access == Access::kWrite; });
     MEMTIDE_CHECK(!chunk.common()->whole || (!is_written && !chunk.copies().torn));
     MEMTIDE_CHECK(bool(chunk.copies().of_common) == chunk.live());
   }
@@ -127,12 +123,12 @@ void ChunkTable::CheckChunk(ChunkIndex index) const {
     MEMTIDE_CHECK(tier == Tier::kSsd || !chunk.waits_for.has(tier) || !chunk.has_slot(tier))
         << "waits for what it has";
   }
-  for (const Pin& pin : chunk.pins) {
+  for (const Pin& pin : chunk.uses().pins) {
     MEMTIDE_CHECK(pin.granted() || pin.pending > 0);
-    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.pin_tier))
+    MEMTIDE_CHECK(!pin.granted() || chunk.valid_at(chunk.uses().pin_tier))
         << "chunk " << index << " is leased where it has no copy";
     MEMTIDE_CHECK(!pin.granted() || pin.access == Access::kRead ||
-                  chunk.copies().valid.is_only(chunk.pin_tier))
+                  chunk.copies().valid.is_only(chunk.uses().pin_tier))
         << "a written chunk has stale copies";
   }
 }

@@ -4,7 +4,7 @@
 // uses the chunk any more. Each claim grows the generation of the entry, so that an id which
 // outlives its chunk never names another. The table owns its chunks and knows which entries are
 // empty and which are live; the contents of a chunk are the engine's. Anybody reads where a content
-// is, and the owner of the WritableCopies changes it.
+// is and which calls use it, and the owners of WritableCopies and WritableUses change it.
 //
 // Ownership: a Chunk& stays valid until the next Claim() or Restore().
 //
@@ -13,10 +13,13 @@
 #define MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_TABLE_H_
 
 #include <cstdint>
+#include <set>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/check.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/tables/chunk.h"
 
@@ -48,18 +51,22 @@ class ChunkTable {
   ChunkTable(const ChunkTable&) = delete;
   ChunkTable& operator=(const ChunkTable&) = delete;
 
-  // Permits its owner to change the copies of all chunks.
-  class WritableCopies {
+  // Permits its owner to change one part of all chunks. REQUIRES: the table has no other owner of
+  // that part; index.value() < size().
+  template <typename Part, Part Chunk::*kPart>
+  class Writable {
    public:
-    // REQUIRES: the table has no others.
-    explicit WritableCopies(ChunkTable& table);
-    WritableCopies(const WritableCopies&) = delete;
-    // REQUIRES: index.value() < size().
-    Copies& operator[](ChunkIndex index) const { return table_[index].copies_; }
+    explicit Writable(ChunkTable& table) : table_(table) {
+      MEMTIDE_CHECK(table.owned_.insert(typeid(Part)).second) << "two owners";
+    }
+    Writable(const Writable&) = delete;
+    Part& operator[](ChunkIndex index) const { return table_[index].*kPart; }
 
    private:
     ChunkTable& table_;
   };
+  using WritableCopies = Writable<Copies, &Chunk::copies_>;
+  using WritableUses = Writable<Uses, &Chunk::uses_>;
 
   // REQUIRES: index.value() < size().
   Chunk& operator[](ChunkIndex index) { return chunks_[index.value()]; }
@@ -108,7 +115,7 @@ class ChunkTable {
   std::vector<Chunk> chunks_;
   std::vector<ChunkIndex> free_;  // The empty entries. The last one is claimed next.
   uint32_t live_ = 0;
-  bool copies_are_taken_ = false;
+  std::set<std::type_index> owned_;
 };
 
 }  // namespace memtide

@@ -9,17 +9,15 @@
 #define MEMTIDE_DAEMON_ENGINE_TABLES_SIGNALS_H_
 
 #include <cstdint>
-#include <memory>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/calls.h"
 
 namespace memtide {
-
-struct Offer;
-struct Unsharing;
 
 // A job has got the first memory at each of its tiers, or cannot get it.
 struct JobMade {
@@ -60,6 +58,11 @@ struct PromotionFailed {
 struct EvictionFailed {
   ChunkId chunk;
   absl::Status why;
+};
+
+// Leases of these chunks take room that uses which are predicted sooner want.
+struct LeasesInTheWay {
+  std::vector<ChunkId> chunks;
 };
 
 // A piece of the chunk on SSD was compared with its sums.
@@ -113,11 +116,7 @@ struct NoMemoryForContents {
 struct PartFailed {
   JobId job;
   SessionId owner;
-  uint64_t part = 0;
-  std::shared_ptr<const Unsharing> unsharing;
-  std::shared_ptr<Offer> offer;
-
-  bool concerns_sharing() const { return part != 0 || unsharing != nullptr || offer != nullptr; }
+  PartPurpose purpose;
 };
 // Calls that have waited for a copy, or for the part of another rank, and are made again.
 struct FetchAgain {
@@ -127,11 +126,11 @@ struct StepAgain {
   StepCall call;
 };
 
-using Signal =
-    std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible, NoMemoryForChunks,
-                 TierShrunk, PromotionFailed, EvictionFailed, ScrubEnded, ChunkFreed, WritesFail,
-                 SnapshotFails, CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded,
-                 NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
+using Signal = std::variant<JobMade, RegionsReplaced, WrittenUnseen, AllocationsPossible,
+                            NoMemoryForChunks, TierShrunk, PromotionFailed, EvictionFailed,
+                            LeasesInTheWay, ScrubEnded, ChunkFreed, WritesFail, SnapshotFails,
+                            CommitsPossible, ChunkUnpinned, ContentWritten, ContentEnded,
+                            NoMemoryForContents, PartFailed, FetchAgain, StepAgain>;
 
 }  // namespace memtide
 
