@@ -44,7 +44,7 @@ FUNCTIONS = re.compile(r"(c?)fn=\((\d+)\)(?: (.*))?$")
 SERVED_PROGRAMS = ("//client:libmemtide_fake_cuda.so", "//daemon:memtided_fake_cuda")
 HANDLER = "*SessionCall<memtide::*"  # In daemon/service/services.cc, for each call.
 # Valgrind leaves names as long as that of this function as the linker has them.
-ENGINE = ("_ZN7memtide11EngineParts6Handle", "memtide::EngineParts::Handle")
+ENGINE = ("_ZN7memtide11Dispatcher6Handle", "memtide::Dispatcher::Handle")
 CLIENT = """
 import sys
 from memtide._capi.client import Access, Client, Kind, Places

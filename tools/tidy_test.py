@@ -211,7 +211,7 @@ def check_the_rules():
     for path, is_bad in (("client/lease/a.cc", True), ("client/lease/a_test.cc", False)):
         if ("layering" in rules_broken_by(path, uses_testing)) != is_bad:
             yield f"rule layering is wrong about client/testing in {path}"
-    parts = "class EngineParts {\n  Core core_;\n  Calls calls_{core_};\n};\n"
+    parts = "class Dispatcher {\n  Core core_;\n  Calls calls_{core_};\n};\n"
     for folder, name, methods, function, is_bad in (
         ("engine", "A", MAX_METHODS_OF_ENGINE, "", False),
         ("engine", "A", MAX_METHODS_OF_ENGINE + 1, "", True),
@@ -223,7 +223,7 @@ def check_the_rules():
         ("engine", "Core", MAX_METHODS_OF_ENGINE, "int F(const Core& core) {}\n", False),
     ):
         text = f"class {name} {{\n" + "  void F();\n" * methods + "};\n"
-        texts = {"daemon/engine/engine_parts.h": parts, f"daemon/{folder}/a.h": text}
+        texts = {"daemon/engine/dispatcher.h": parts, f"daemon/{folder}/a.h": text}
         if bool(list(check_class_sizes({**texts, "daemon/engine/a.cc": function}))) != is_bad:
             yield f"rule class-size is wrong about {methods} methods of {name} and {function!r}"
     yield from python.check_the_rules(File)

@@ -2,7 +2,7 @@
 #include <variant>
 #include <vector>
 
-#include "daemon/engine/engine_parts.h"
+#include "daemon/engine/dispatcher.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -63,7 +63,7 @@ class PlainEngine {
   uint64_t audits() const { return engine_.audit().passes(); }
 
  private:
-  EngineParts engine_;
+  Dispatcher engine_;
   Instant now_{std::chrono::seconds(1)};
   uint64_t calls_ = 0;
   std::vector<ChunkId> chunks_;

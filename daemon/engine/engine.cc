@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "base/check.h"
-#include "daemon/engine/engine_parts.h"
+#include "daemon/engine/dispatcher.h"
 
 namespace memtide {
 namespace {
@@ -29,7 +29,7 @@ void HandOn(const OneEvent& event, Parts&... parts) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options) : parts_(std::make_unique<EngineParts>(options)) {}
+Engine::Engine(const EngineOptions& options) : parts_(std::make_unique<Dispatcher>(options)) {}
 Engine::~Engine() = default;
 
 void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
@@ -39,19 +39,19 @@ void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effect
 void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
 
 template <typename OneEvent>
-void EngineParts::HandOnToParts(const OneEvent& event) {
+void Dispatcher::Dispatch(const OneEvent& event) {
   HandOn(event, memory_, residency_, prefetcher_, scrubber_, calls_, offers_, duplicates_,
-         contents_, requests_, records_, commits_, jobs_, inspection_);
+         rank_contents_, requests_, records_, commits_, jobs_, inspection_);
 }
 
-void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
+void Dispatcher::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
   MEMTIDE_CHECK(now >= core_.now) << "time went back";
   core_.now = now;
   core_.effects = effects;
   const size_t before = effects->size();
   ++core_.counters.events;
   // The handler answers what it can at once, and lists the rest for Settle().
-  std::visit([this](const auto& one) { HandOnToParts(one); }, event);
+  std::visit([this](const auto& one) { Dispatch(one); }, event);
   Settle();
   if (memory_.has_exposed()) memory_.ReplaceExposed();
   if (jobs_.has_drain_calls()) jobs_.AnswerDrained();
@@ -61,7 +61,7 @@ void EngineParts::Handle(Instant now, const Event& event, std::vector<Effect>* e
   if (std::holds_alternative<Tick>(event)) audit_.Next();
 }
 
-void EngineParts::Settle() {
+void Dispatcher::Settle() {
   do {
     for (;;) {
       // Signals first, in their order. Then chunks take free slots, victims are chosen for those
@@ -82,17 +82,17 @@ void EngineParts::Settle() {
   } while (true);
 }
 
-void EngineParts::Advance(ChunkIndex index) {
-  const Residency::Step step = residency_.BeginAdvance(index);
-  if (step == Residency::Step::kNone) return;
-  if (step == Residency::Step::kReached) calls_.ProceedWaiters(index);
-  if (step == Residency::Step::kEvicted) calls_.FinishEvicts(index);
+void Dispatcher::Advance(ChunkIndex index) {
+  const Residency::Progress progress = residency_.BeginAdvance(index);
+  if (progress == Residency::Progress::kNone) return;
+  if (progress == Residency::Progress::kReached) calls_.ProceedWaiters(index);
+  if (progress == Residency::Progress::kEvicted) calls_.FinishEvicts(index);
   residency_.Advance(index);
   records_.WriteForSnapshot(index);
   residency_.EndAdvance(index);
 }
 
-void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
+void Dispatcher::MakeRoom(const WorkList::RoomCheck& check) {
   if (check.job->contents != nullptr) return offers_.MakeRoom(*check.job, check.tier);
   if (check.job->is_replacing()) return;  // RegionCopied() lists a room check.
   // Admitted calls pin copies, which leave the eviction queue before victims are chosen from it.
@@ -100,9 +100,9 @@ void EngineParts::MakeRoom(const WorkList::RoomCheck& check) {
   residency_.MakeRoom(*check.job, check.tier);
 }
 
-void EngineParts::HandOnSignals() {
+void Dispatcher::HandOnSignals() {
   for (const Signal& signal : core_.work.TakeSignals()) {
-    std::visit([this](const auto& one) { HandOnToParts(one); }, signal);
+    std::visit([this](const auto& one) { Dispatch(one); }, signal);
   }
 }
 

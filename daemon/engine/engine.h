@@ -72,7 +72,7 @@ struct EngineOptions {
   std::vector<Quota> quotas = {};  // One for each subject.
 };
 
-class EngineParts;
+class Dispatcher;
 
 class Engine {
  public:
@@ -89,7 +89,7 @@ class Engine {
   void CheckInvariants() const;
 
  private:
-  std::unique_ptr<EngineParts> parts_;
+  std::unique_ptr<Dispatcher> parts_;
 };
 
 }  // namespace memtide

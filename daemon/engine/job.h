@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -142,7 +143,40 @@ struct UnreportedFailures {
   absl::optional<Instant> reported_at;  // The failures before these were logged then.
 };
 
+// The clock of a job, which stands still while its fetches wait.
+class JobClock {
+ public:
+  uint64_t MicrosecondsAt(Instant now) const {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch() - stalled_)
+            .count());
+  }
+  // A fetch has waited.
+  void Stalled(Instant from, Instant to) {
+    stalled_ += to - std::min(to, std::max(from, stalled_until_));
+    stalled_until_ = to;
+  }
+
+ private:
+  Duration stalled_{0};    // Time in which fetches waited, of several once.
+  Instant stalled_until_;  // The last of it.
+};
+
+// Host memory outside memtide, as a session of the job last reported it; its peak in this
+// iteration, and in the last one, which predicts the next peak.
+struct OwnHost {
+  Bytes now, peak, predicted;
+
+  void Report(Bytes reported) {
+    now = reported;
+    peak = std::max(peak, reported);
+  }
+  void EndIteration() { predicted = std::exchange(peak, now); }
+};
+
+// The fields stand by the class that changes them; others read them.
 struct Job {
+  // Jobs: who it is, and when it ends.
   JobId id;
   uint32_t uid = 0;
   std::vector<uint32_t> groups;  // The user's groups, by number.
@@ -152,74 +186,73 @@ struct Job {
   bool persistent = false;  // The job outlives the daemon: its changes are recorded.
   Instant made_at, lingers_until;
   bool lingers_no_more = false;  // It ends with its last session, whatever its time to live.
-  std::unique_ptr<JobShares> shares;
-  std::array<TierQueues, kTiers> queues;
-  Tier home = Tier::kSsd;   // The lowest tier.
-  Tier work = Tier::kHost;  // The fastest one.
-  MemoryKind device_memory = MemoryKind::kSharedMemory;
+  std::vector<SessionId> sessions;
+  std::vector<OpenCall> joining;  // They wait for the first memory.
+  uint32_t ranks = 0;             // How many the training has; zero: none.
   // Whether a session has asked for chunks at the device; and whether the device was lost before,
   // so that the sessions have regions that are not there any more.
   bool uses_device = false, has_lost_regions = false;
+
+  // Memory.
+  std::unique_ptr<JobShares> shares;
+  Tier home = Tier::kSsd;         // The lowest tier.
+  Tier lease_tier = Tier::kHost;  // The fastest one: sessions lease chunks there.
+  MemoryKind device_memory = MemoryKind::kSharedMemory;
   // Host regions to which the process of a session that has ended may still write
   // (memory/exposed_regions.cc).
   std::set<uint32_t> exposed_regions;
-
-  // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
-  Count waiting_calls, waiting_chunks;
-  WaitingCalls waiting;  // Calls that are not admitted.
-
-  std::vector<SessionId> sessions;
-  std::vector<OpenCall> joining;        // They wait for the first memory.
-  std::deque<AllocateCall> allocating;  // They wait for memory at the home tier.
   absl::optional<ResizeOperation> resize;
   Instant leases_revoked_at;  // For a share that shrinks.
   absl::Status making_status;
 
-  uint32_t ranks = 0;                // How many the training has; zero: none.
-  std::vector<KeptRank> kept_ranks;  // By rank; empty unless keeps_ranks().
-  NameTable names;                   // The ids of contents that ranks share.
-  SharedParts parts;
-  std::vector<WaitingCommit> commits;  // They wait for the other ranks.
-  bool tries_commits = false;          // CommitsPossible is sent.
-  bool orphans_remain = false;         // Chunks of ranks that have ended are still used.
+  // Residency, Victims and Prefetcher.
+  std::array<TierQueues, kTiers> queues;
+  MemberTable members;                       // Its chunks.
+  std::vector<ChunkIndex> retry_after_tick;  // Chunks with Chunk::retry_after_tick, oldest first.
+  FailedWrites failed_writes;
+  UnreportedFailures unreported;
+  JobForecast forecast;
+  uint64_t mispredictions = 0;
+  OwnHost own_host;
+  absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
+  uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
+  JobTrace trace;
+  absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
+
+  // Calls.
+  // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
+  Count waiting_calls, waiting_chunks;
+  WaitingCalls waiting;                 // Calls that are not admitted.
+  std::deque<AllocateCall> allocating;  // They wait for memory at the home tier.
+  Count steps;                          // Step parts that are admitted and not done.
+  JobClock clock;
+
+  // Offers and Duplicates.
   // Chunks of the job that are readers of common contents.
   Count common;
   // The hidden job that has the memory of these. It has no session and no chunk.
   CommonContents* contents = nullptr;
   // Contents that duplicates have in common, in slots of the job's own host memory.
   CommonContents duplicated;
-  MemberTable members;                       // Its chunks.
-  std::vector<ChunkIndex> retry_after_tick;  // Chunks with Chunk::retry_after_tick, oldest first.
-  FailedWrites failed_writes;
-  UnreportedFailures unreported;
-  Count steps;  // Step parts that are admitted and not done.
-  JobForecast forecast;
-  uint64_t mispredictions = 0;
-  // Host memory outside memtide, as a session last reported it; its peak in this iteration, and in
-  // the last one, which predicts the next peak.
-  Bytes own_host, own_host_peak, own_host_predicted;
-  JobTrace trace;
+
+  // RankContents.
+  NameTable names;  // The ids of contents that ranks share.
+  SharedParts parts;
+  bool orphans_remain = false;  // Chunks of ranks that have ended are still used.
+
+  // Commits.
+  std::vector<KeptRank> kept_ranks;    // By rank; empty unless keeps_ranks().
+  std::vector<WaitingCommit> commits;  // They wait for the other ranks.
+  bool tries_commits = false;          // CommitsPossible is sent.
   uint64_t committed_step = 0;
   Manifest manifest;  // The step manifest of the last commit.
-  JobSnapshots snapshots;
-  ListedWork listed_work{this};
-  Duration stalled{0};                        // Time in which fetches waited, of several once.
-  Instant stalled_until;                      // The last of it.
-  absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
-  uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
-  absl::Status last_error;   // The last failed transfer or segment; explains an expired deadline.
 
-  // Microseconds of the job's own clock, which stands still while its fetches wait.
-  uint64_t ClockAt(Instant now) const {
-    return static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch() - stalled)
-            .count());
-  }
-  // A fetch has waited.
-  void Stalled(Instant from, Instant to) {
-    stalled += to - std::min(to, std::max(from, stalled_until));
-    stalled_until = to;
-  }
+  // Records.
+  JobSnapshots snapshots;
+
+  // Core.
+  ListedWork listed_work{this};
+
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
   const TierQueues& tier(Tier t) const { return queues[static_cast<int>(t)]; }
   Owner owner() const { return {uid, groups}; }
@@ -248,7 +281,7 @@ struct Job {
   // a slot there.
   uint32_t LeaseLimit(Tier t) const { return LeaseLimitOf(t, share(t).most_slots()); }
   uint32_t LeaseLimitOf(Tier t, uint32_t slots) const {
-    const bool passage = t == Tier::kHost && work == Tier::kDevice && home != Tier::kHost;
+    const bool passage = t == Tier::kHost && lease_tier == Tier::kDevice && home != Tier::kHost;
     const uint32_t others = passage + share(t).claims();
     return slots - std::min(slots, others);
   }
@@ -273,13 +306,13 @@ struct Job {
   // The slots at the tier of the leases as they are announced: those of an elastic share by its
   // limit. The current number follows in SendLeaseBudget.
   uint32_t AnnouncedSlots() const {
-    const Share& at_work = share(work);
+    const Share& at_work = share(lease_tier);
     return at_work.is_elastic() ? at_work.limit() : at_work.slots_with_balloon();
   }
   uint32_t AnnouncedLeaseBudget() const { return LeaseBudgetOf(AnnouncedSlots()); }
   // The lease budget of a session: all budgets together leave a quarter of the slots to early
   // write-back and prefetch.
-  uint32_t LeaseBudget() const { return LeaseBudgetOf(share(work).slots().size()); }
+  uint32_t LeaseBudget() const { return LeaseBudgetOf(share(lease_tier).slots().size()); }
   uint32_t LeaseBudgetOf(uint32_t slots) const {
     const uint32_t all = slots < 2 ? 1 : slots - std::max(uint32_t{1}, slots / 4);
     return std::max(uint32_t{1}, all / std::max(uint32_t{1}, ranks));

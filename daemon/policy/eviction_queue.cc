@@ -38,12 +38,12 @@ size_t EvictionQueue::size() const {
 }
 
 absl::optional<Candidate> EvictionQueue::NextClean() const {
-  if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
+  if (auto free = Last(EvictionCost::kNone)) return free;
   return Last(EvictionCost::kClean);
 }
 
 absl::optional<Candidate> EvictionQueue::Next(VirtualTime now) const {
-  if (auto duplicate = Last(EvictionCost::kDuplicate)) return duplicate;
+  if (auto free = Last(EvictionCost::kNone)) return free;
   // The plan lets this copy go in any case, so no other use suffers (decision 15).
   if (auto leaving = Last(EvictionCost::kLeaving)) return leaving;
   const absl::optional<Candidate> clean = Last(EvictionCost::kClean);

@@ -32,10 +32,10 @@
 namespace memtide {
 
 enum class EvictionCost : uint8_t {
-  kOnly,       // The only valid copy: it is written back before it is dropped.
-  kClean,      // A slower tier holds the same bytes.
-  kDuplicate,  // No cost: every other tier has the bytes, or they are not used here.
-  kLeaving,    // The only valid copy, and the plan writes it back and drops it.
+  kOnly,     // The only valid copy: it is written back before it is dropped.
+  kClean,    // A slower tier holds the same bytes.
+  kNone,     // No cost: every other tier has the bytes, or they are not used here.
+  kLeaving,  // The only valid copy, and the plan writes it back and drops it.
 };
 
 struct Candidate {

@@ -28,7 +28,7 @@ TEST(EvictionQueueTest, WhoIsExpectedLastLeavesFirst) {
 TEST(EvictionQueueTest, DuplicatesLeaveBeforeAll) {
   EvictionQueue queue;
   queue.Add({Member(1), EvictionCost::kClean, VirtualTime(100)});
-  queue.Add({Member(2), EvictionCost::kDuplicate, VirtualTime(1)});
+  queue.Add({Member(2), EvictionCost::kNone, VirtualTime(1)});
   EXPECT_EQ(Next(queue), 2u);
 }
 
@@ -45,7 +45,7 @@ TEST(EvictionQueueTest, WhoIsPlannedToLeaveGoesAfterDuplicatesAndBeforeTheOthers
     return visited.size() < 3;
   });
   EXPECT_EQ(visited, std::vector<uint32_t>({4, 3, 2}));
-  queue.Add({Member(5), EvictionCost::kDuplicate, VirtualTime(5)});
+  queue.Add({Member(5), EvictionCost::kNone, VirtualTime(5)});
   EXPECT_EQ(Next(queue), 5u);
   EXPECT_EQ(queue.size(), 5u);
 }

@@ -46,7 +46,7 @@ ENGINE_ORDER = (
     "inspection",
 )
 # Files beside the folders which know all of them.
-ENGINE_WHOLE = ("audit.h", "audit.cc", "engine.cc", "engine_parts.h")
+ENGINE_WHOLE = ("audit.h", "audit.cc", "engine.cc", "dispatcher.h")
 # The packages that everything may use: the lowest layers, and what is shipped.
 PUBLIC_PACKAGES = ("base/", "bazel/", "bench/gpu/", "deploy/", "examples/", "proto/")
 

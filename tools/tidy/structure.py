@@ -26,8 +26,8 @@ _DEFINITION = re.compile(
     r"(?:: [^;{}]*(?:\{[^{}]*\}[^;{}]*)*)?\{",
     re.M,
 )
-# A field of EngineParts, whose type is Core or the class of a flow.
-_PARTS = "daemon/engine/engine_parts.h"
+# A field of Dispatcher, whose type is Core or the class of a flow.
+_PARTS = "daemon/engine/dispatcher.h"
 _PART = re.compile(r"^  (\w+) \w+_[;{(]", re.M)
 _NO_FUNCTION = {"if", "for", "while", "switch", "return", "namespace"}
 

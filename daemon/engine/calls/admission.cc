@@ -293,7 +293,7 @@ void Calls::RevokeLeases(Waiter& waiter) {
   for (const ChunkIndex index : waiter.chunks) {
     wanted += !core_.chunks[index].pinned() && core_.chunks[index].takes_room_at(waiter.tier);
   }
-  if (reason == WaitsFor::kRoom && waiter.tier == job.work && wanted > limit) {
+  if (reason == WaitsFor::kRoom && waiter.tier == job.lease_tier && wanted > limit) {
     for (const SessionId id : job.sessions) {
       // Only the clients know which of their leases are idle, so each of them is sent the whole
       // number.

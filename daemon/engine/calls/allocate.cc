@@ -33,7 +33,8 @@ void Calls::On(const AllocateCall& event) {
 absl::Status Calls::CheckHome(const Job& job, const AllocateCall& event) const {
   const Tier home = event.home.value_or(job.home);
   // Host memory below the tier of the leases has a job with a device; above SSD, one with SSD.
-  const bool above = home == Tier::kHost && job.home == Tier::kSsd && job.work == Tier::kDevice;
+  const bool above =
+      home == Tier::kHost && job.home == Tier::kSsd && job.lease_tier == Tier::kDevice;
   if (home == job.home || (above && event.transient)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "home_tier: ", TierName(home), "; the home of this job's chunks is the ", TierName(job.home),

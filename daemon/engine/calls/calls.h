@@ -45,7 +45,7 @@ class Calls {
   // Ends a call that waits: undoes what its admission did, and answers it with the error. The
   // waiter is gone afterwards. Returns its step part, which the caller ends. RankContents::Fail()
   // does that at once, and calls which end here do it by a signal.
-  PartFailed Undo(Waiter& waiter, const absl::Status& status);
+  PartFailed Cancel(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
@@ -120,7 +120,7 @@ class Calls {
   void Proceed(Waiter& waiter);
   void Proceed(Waiter& waiter, const GrantLeases& then);
   void Proceed(Waiter& waiter, const RunStep& then);
-  // Undo(), and RankContents hears of the part by a signal.
+  // Cancel(), and RankContents hears of the part by a signal.
   void Fail(Waiter& waiter, const absl::Status& status);
   void Leave(Waiter& waiter);
   bool Conflicts(const Chunk& chunk, const Waiter& waiter, Access access) const;

@@ -19,7 +19,7 @@ void Calls::FreeChunk(ChunkIndex index) {
   job.parts.ForgetWriter(index);
   job.names.Forget(index);
   if (job.snapshots.saving.has_value()) core_.work.Send(ChunkFreed{job.id, core_.IdOf(index)});
-  if (residency_.FreeChunk(index)) AllocateWaiting(job);
+  if (residency_.EndChunk(index)) AllocateWaiting(job);
 }
 
 void Calls::FreeTransient(Job& job, absl::optional<SessionId> owner) {

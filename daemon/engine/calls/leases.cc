@@ -143,7 +143,7 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
     if (waiter.waited_for_copy) stall.waited_for = Tier::kDevice;
     if (waiter.waited_for_ssd) stall.waited_for = Tier::kSsd;
     waiter.job->trace.Stalled(stall);
-    waiter.job->Stalled(waiter.started, core_.now);
+    waiter.job->clock.Stalled(waiter.started, core_.now);
     Duration& stalled = residency_.WaitedForBudget(*waiter.job, waiter.started)
                             ? core_.counters.stalled_on_budget
                         : waiter.waited_for_ssd  ? core_.counters.stalled_on_ssd
@@ -157,11 +157,11 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
 
 void Calls::Fail(Waiter& waiter, const absl::Status& status) {
   const bool runs_step = waiter.runs_step();
-  PartFailed failed = Undo(waiter, status);
+  PartFailed failed = Cancel(waiter, status);
   if (runs_step) core_.work.Send(std::move(failed));
 }
 
-PartFailed Calls::Undo(Waiter& waiter, const absl::Status& status) {
+PartFailed Calls::Cancel(Waiter& waiter, const absl::Status& status) {
   if (waiter.admitted) {
     for (size_t nth = 0; nth < waiter.chunks.size(); ++nth) {
       const ChunkIndex index = waiter.chunks[nth];

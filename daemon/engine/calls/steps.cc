@@ -101,7 +101,7 @@ RunningStep Calls::EndStep(StepId id, const absl::Status& status) {
     // The job ended while the part ran, and the chunk kept its slots only for it.
     if (!chunk.live()) {
       Job& job = *chunk.job;
-      if (residency_.ForgetChunk(index)) AllocateWaiting(job);
+      if (residency_.ReleaseIfUnused(index)) AllocateWaiting(job);
       continue;
     }
     core_.MarkDirty(index);

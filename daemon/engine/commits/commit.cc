@@ -150,7 +150,7 @@ void Commits::On(const CommitCall& event) {
     return in_group ? CommitWithGroup(*session, call) : CommitWithRanks(job, call);
   }
   CarryOut(*session, event, *indices);
-  contents_.ForgetLostResults(job);
+  rank_contents_.ForgetLostResults(job);
   records_.AnswerCommit(job, event);
 }
 
@@ -162,14 +162,14 @@ void Commits::CarryOut(Session& session, const CommitCall& event,
   for (size_t i = 0; i < count; ++i) {
     const ChunkIndex chunk = indices[i], shadow = indices[count + i];
     const bool is_common = core_.ids.MustCopyToWrite(chunk) || core_.ids.MustCopyToWrite(shadow);
-    if (is_common && !contents_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
-      contents_.ExchangeNames(job, event, i, chunk, shadow);
+    if (is_common && !rank_contents_.TakeFromShadow(job, chunk, shadow, event.keep_old_content)) {
+      rank_contents_.ExchangeNames(job, event, i, chunk, shadow);
       continue;
     }
     offers_.WithdrawOffer(session, event.chunks[i]);
     offers_.OfferAgain(chunk);
     if (!is_common) residency_.SwapContents(chunk, shadow);
-    contents_.ResultMoved(shadow, chunk);
+    rank_contents_.ResultMoved(shadow, chunk);
     residency_.UnlinkShadow(chunk);
     residency_.UnlinkShadow(shadow);
     // The shadow chunks are a checkpoint: they keep the old content, and are shadows no more.

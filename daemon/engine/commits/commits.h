@@ -25,7 +25,7 @@ class Commits {
         residency_(residency),
         calls_(calls),
         offers_(offers),
-        contents_(contents),
+        rank_contents_(contents),
         records_(records) {}
 
   // Ends the waiting of commits whose ranks did not come in time: a commit with all ranks fails,
@@ -101,7 +101,7 @@ class Commits {
   Residency& residency_;
   Calls& calls_;
   Offers& offers_;
-  RankContents& contents_;
+  RankContents& rank_contents_;
   Records& records_;
 };
 

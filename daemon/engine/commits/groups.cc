@@ -122,7 +122,7 @@ void Commits::CommitGroup(const std::vector<Session*>& ranks) {
       core_.Refuse(calls[i].call, status);
       continue;
     }
-    contents_.ForgetLostResults(*ranks[i]->job);
+    rank_contents_.ForgetLostResults(*ranks[i]->job);
     records_.AnswerCommit(*ranks[i]->job, calls[i]);
   }
 }

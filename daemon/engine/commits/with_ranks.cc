@@ -182,7 +182,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
     NoteCommit(job, session, commit.call);
     if (commits.size() > 1) session.is_waited_for_in_vain = false;
   }
-  contents_.ForgetLostResults(job);
+  rank_contents_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.
   for (const WaitingCommit& commit : commits) records_.AnswerCommit(job, commit.call);
 }
@@ -237,7 +237,7 @@ void Commits::ExchangeContents(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   // Predictions stay with the ids.
   if (CommitsAllOf(job, chunk, shadow, ids)) {
     residency_.SwapContents(chunk, shadow);
-    contents_.ResultMoved(shadow, chunk);
+    rank_contents_.ResultMoved(shadow, chunk);
     if (!keeps_old) residency_.LinkShadow(chunk, shadow);
     return;
   }

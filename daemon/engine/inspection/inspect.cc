@@ -1,4 +1,4 @@
-// Inspect and drain: what operators and metrics see.
+// Inspect: what operators and metrics see.
 #include <algorithm>
 #include <map>
 #include <set>

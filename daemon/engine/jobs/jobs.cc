@@ -316,7 +316,6 @@ void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
   open.host_slots = host.is_elastic() ? host.limit() : host.slots_with_balloon();
   open.ssd_slots = job.share(Tier::kSsd).limit();
   open.max_chunks = job.MaxChunks();
-  const Share& work = job.share(job.work);
   open.lease_budget = job.AnnouncedLeaseBudget();
   open.session_lease = core_.options.limits.session_lease;
   open.device_memory = job.device_memory;
@@ -329,8 +328,9 @@ void Jobs::AnswerOpen(Job& job, const OpenCall& event) {
     }
   }
   core_.AnswerWith(event.call, std::move(open));
-  if (work.slots().size() < job.AnnouncedSlots()) {
-    memory_.SendBudget(event.session, work.slots().size(), work.most_slots());
+  const Share& leased = job.share(job.lease_tier);
+  if (leased.slots().size() < job.AnnouncedSlots()) {
+    memory_.SendBudget(event.session, leased.slots().size(), leased.most_slots());
   }
 }
 
@@ -359,7 +359,7 @@ void Jobs::LeaveJob(Session& session) {
   if (job.keeps_ranks()) {
     calls_.FreeTransient(job, session.id);
   } else if (job.shares_contents() && !job.sessions.empty()) {
-    contents_.FreeOrphans(job);
+    rank_contents_.FreeOrphans(job);
   }
   // An AllocateCall that waited behind them may need no memory that has yet to be made.
   if (!job.sessions.empty()) return calls_.AllocateWaiting(job);

@@ -31,7 +31,7 @@ class Jobs {
         scrubber_(scrubber),
         calls_(calls),
         offers_(offers),
-        contents_(contents),
+        rank_contents_(contents),
         records_(records),
         commits_(commits) {}
 
@@ -100,7 +100,7 @@ class Jobs {
   Scrubber& scrubber_;
   Calls& calls_;
   Offers& offers_;
-  RankContents& contents_;
+  RankContents& rank_contents_;
   Records& records_;
   Commits& commits_;
 

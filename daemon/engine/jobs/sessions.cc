@@ -41,9 +41,9 @@ void Jobs::On(const CloseCall& event) {
 // nothing is left.
 void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) {
   const SessionId id = session.id;
-  contents_.EndWaitingParts(session, why);
+  rank_contents_.EndWaitingParts(session, why);
   offers_.EndOffers(session, why);
-  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) contents_.Fail(*waiter, why);
+  for (Waiter* waiter : std::vector<Waiter*>(session.waiters)) rank_contents_.Fail(*waiter, why);
   calls_.EndEvicts(session, why);
   // A part that the mover copies uses its memory until StepDone, and only counts for the session no
   // longer. A part that the session computes ends with it.
@@ -54,7 +54,7 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   }
   for (const StepId part : parts) {
     const RunningStep ended = calls_.EndStep(part, why);
-    contents_.PartEnded(*session.job, id, NumberOf(ended.purpose), /*computed=*/false);
+    rank_contents_.PartEnded(*session.job, id, NumberOf(ended.purpose), /*computed=*/false);
   }
   if (session.job != nullptr) {
     const absl::optional<ResizeOperation>& resize = session.job->resize;
@@ -148,7 +148,7 @@ void Jobs::ExpireCalls() {
   const std::set<CallId> late = calls_.LateCalls();
   for (const CallId call : late) {
     if (Waiter* const waiter = calls_.FindWaiter(call)) {
-      contents_.Fail(*waiter, calls_.WhyLate(*waiter));
+      rank_contents_.Fail(*waiter, calls_.WhyLate(*waiter));
     }
   }
   for (const auto& [id, job] : core_.jobs) {
@@ -159,7 +159,7 @@ void Jobs::ExpireCalls() {
     }
     commits_.EndWaitForRanks(*job);
     records_.ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) contents_.FreeOrphans(*job);
+    if (job->orphans_remain) rank_contents_.FreeOrphans(*job);
   }
   for (const CallId call : late) calls_.ExpireEvict(call);
 }

@@ -32,10 +32,11 @@ void Memory::On(const HostMemory& event) {
   if (reserve.IsZero()) return;
   ShareLedger::Rises rises;
   for (const auto& [id, job] : core_.jobs) {
-    Bytes rise = std::max(job->own_host, job->own_host_predicted) - job->own_host;
+    const OwnHost& own = job->own_host;
+    Bytes rise = std::max(own.now, own.predicted) - own.now;
     // No iteration has ended, so that nothing predicts the rise, which may be faster than chunks
     // leave.
-    if (job->own_host_predicted.IsZero()) rise = event.limit;
+    if (own.predicted.IsZero()) rise = event.limit;
     // Capped at the pool, because sessions may report any size.
     // The job has one report, that of the session that sent the last one. All of its sessions are
     // taken to be alike.
@@ -54,7 +55,7 @@ void Memory::On(const HostMemory& event) {
 
 // Leases are held at the working tier, so a host pool behind a device changes no budget.
 void Memory::SendBudgets(const Job& job, const ShareLedger::Change& change) {
-  if (job.work != change.tier) return;
+  if (job.lease_tier != change.tier) return;
   // The budget of a fixed device share is that of its Open or Resize.
   if (change.tier == Tier::kDevice && !job.share(change.tier).is_elastic()) return;
   for (const SessionId session : job.sessions) {
@@ -69,7 +70,7 @@ void Memory::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) 
   // In host memory, chunks whose content is common are leased beside those that need the job's
   // slots. Duplicates are not counted, as they are about to be written.
   const uint32_t duplicates = std::min(job.common.value(), job.duplicated.readers());
-  const uint32_t common = job.work == Tier::kHost ? job.common.value() - duplicates : 0;
+  const uint32_t common = job.lease_tier == Tier::kHost ? job.common.value() - duplicates : 0;
   core_.Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
                              job.LeaseBudgetOf(most_slots)});
 }

@@ -46,7 +46,7 @@ void Memory::TakeShares(Job& job, std::unique_ptr<JobShares> shares) {
     job.tier(tier).victims = EvictionQueue(core_.options.placement->dirty_weight());
   }
   job.home = job.shares->home();
-  job.work = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
+  job.lease_tier = job.share(Tier::kDevice).exists() ? Tier::kDevice : Tier::kHost;
 }
 
 void Memory::GrowForHomes(Job& job, Tier tier, uint32_t count) {

@@ -1,5 +1,4 @@
-// Discard: content that ends while its chunk stays, because a client, a commit or a step part that
-// failed has no use for it.
+// Discard: contents that a client has no use for, while their chunks stay.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,13 +37,13 @@ void Requests::On(const DiscardCall& event) {
   if (!status.ok()) return core_.Refuse(event.call, status);
   // The others keep what they share.
   const std::vector<ChunkIndex> before = *indices;
-  status =
-      contents_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true, &*indices);
+  status = rank_contents_.GiveOwnEntries(*session, event.chunks, shared, /*may_be_leased=*/true,
+                                         &*indices);
   if (!status.ok()) return core_.Refuse(event.call, status);
   for (size_t i = 0; i < before.size(); ++i) {
     if (shared[i]) calls_.ReleaseLease(*session, before[i]);
   }
-  for (const ChunkId id : event.chunks) contents_.ReleaseLeftBehind(*session, id);
+  for (const ChunkId id : event.chunks) rank_contents_.ReleaseLeftBehind(*session, id);
   for (const ChunkIndex index : *indices) {
     calls_.ReleaseLease(*session, index);
     residency_.DiscardUndefined(index);

@@ -14,7 +14,7 @@ void Requests::On(const EvictCall& event) {
     // The call gives the caller's own leases up, even if the eviction is refused.
     if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
       calls_.ReleaseLease(*session, *index);
-    contents_.ReleaseLeftBehind(*session, id);
+    rank_contents_.ReleaseLeftBehind(*session, id);
   }
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(*session, event.chunks);
   absl::Status status = indices.status();

@@ -57,7 +57,7 @@ void Requests::On(const FetchCall& event) {
   for (const ChunkId id : event.releases) {
     if (const absl::optional<ChunkIndex> index = core_.ids.Find(*session, id))
       calls_.ReleaseLease(*session, *index);
-    contents_.ReleaseLeftBehind(*session, id);
+    rank_contents_.ReleaseLeftBehind(*session, id);
   }
   const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
@@ -85,10 +85,10 @@ void Requests::Begin(Session& session, const FetchCall& event) {
       writes && std::any_of(indices->begin(), indices->end(),
                             [this](ChunkIndex index) { return core_.ids.MustCopyToWrite(index); });
   if (some_are_common && (!at_device || job.shares_contents())) {
-    return contents_.Unshare(session, event, *indices);
+    return rank_contents_.Unshare(session, event, *indices);
   }
   absl::StatusOr<std::vector<Home>> homes = std::vector<Home>();
-  if (some_are_common) homes = contents_.TakeHomes(job, *indices);
+  if (some_are_common) homes = rank_contents_.TakeHomes(job, *indices);
   if (!homes.ok()) {
     core_.HomesFreed(job);
     return core_.Refuse(event.call, homes.status());
@@ -113,7 +113,7 @@ void Requests::On(const ReleaseCall& event) {
                                                                " is not leased by the session")));
   }
   for (const ChunkIndex index : *indices) calls_.ReleaseLease(*session, index);
-  for (const ChunkId id : event.chunks) contents_.ReleaseLeftBehind(*session, id);
+  for (const ChunkId id : event.chunks) rank_contents_.ReleaseLeftBehind(*session, id);
   core_.AnswerOnce(*session, event);
 }
 

@@ -1,4 +1,4 @@
-// Chunks: freeing, describing, and finding them by id.
+// Free and describe: ids and chunks that a client gives up, and what it asks of others.
 #include <algorithm>
 #include <utility>
 
@@ -32,16 +32,16 @@ void Requests::On(const FreeCall& event) {
   FailWaiting(*session, *indices);
   for (size_t i = 0; i < indices->size(); ++i) {
     const ChunkIndex index = (*indices)[i];
-    contents_.ReleaseLeftBehind(*session, event.chunks[i]);
+    rank_contents_.ReleaseLeftBehind(*session, event.chunks[i]);
     offers_.WithdrawOffer(*session, event.chunks[i]);
     if (core_.ids.IsShared(index)) {
-      contents_.FreeId(*session, event.chunks[i], index);
+      rank_contents_.FreeId(*session, event.chunks[i], index);
       continue;
     }
     calls_.FreeChunk(index);
   }
   core_.AnswerOnce(*session, event);
-  contents_.IdsChanged(*session->job);
+  rank_contents_.IdsChanged(*session->job);
 }
 
 // Fails the session's calls that wait for the chunks; those of others are for FailNaming().
@@ -54,7 +54,8 @@ void Requests::FailWaiting(const Session& session, const std::vector<ChunkIndex>
                      [&](ChunkIndex index) { return core_.chunks[index].batch_mark == batch; });
     if (named == waiter->chunks.end()) continue;
     const ChunkId id = core_.ids.IdFor(*named, session.id);
-    contents_.Fail(*waiter, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
+    rank_contents_.Fail(*waiter,
+                        absl::NotFoundError(absl::StrCat("chunk ", id.value(), " was freed")));
   }
 }
 

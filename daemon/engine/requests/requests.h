@@ -26,7 +26,7 @@ class Requests {
         calls_(calls),
         offers_(offers),
         duplicates_(duplicates),
-        contents_(contents) {}
+        rank_contents_(contents) {}
 
   void On(const FreeCall& event);
   void On(const DescribeCall& event);
@@ -61,7 +61,7 @@ class Requests {
   Calls& calls_;
   Offers& offers_;
   Duplicates& duplicates_;
-  RankContents& contents_;
+  RankContents& rank_contents_;
 };
 
 }  // namespace memtide

@@ -97,13 +97,13 @@ void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
   run.work = event.work;
   run.purpose = NumberedPart{event.part};
   if (event.contents.has_value() && job.shares_contents()) {
-    if (contents_.SharePart(session, event, &*indices, &run.difference)) return;
+    if (rank_contents_.SharePart(session, event, &*indices, &run.difference)) return;
   } else {
     std::vector<bool> shared(indices->size());
     for (size_t i = event.reads; i < indices->size(); ++i)
       shared[i] = core_.ids.MustCopyToWrite((*indices)[i]);
-    status =
-        contents_.GiveOwnEntries(session, event.chunks, shared, /*may_be_leased=*/false, &*indices);
+    status = rank_contents_.GiveOwnEntries(session, event.chunks, shared, /*may_be_leased=*/false,
+                                           &*indices);
     if (!status.ok()) return core_.Refuse(event.call, status);
   }
   calls_.Wait(session, event.call, *std::move(indices), event.reads, std::move(run),
@@ -114,7 +114,7 @@ void Requests::On(const StepDone& event) {
   if (calls_.FindStep(event.step) == nullptr) return;
   const RunningStep step = calls_.EndStep(event.step, event.status);
   if (const auto* unsharing = std::get_if<std::shared_ptr<const Unsharing>>(&step.purpose)) {
-    return contents_.EndUnsharing(**unsharing, event.status);
+    return rank_contents_.EndUnsharing(**unsharing, event.status);
   }
   if (const auto* offer = std::get_if<std::shared_ptr<Offer>>(&step.purpose)) {
     return (*offer)->duplicate.has_value() ? duplicates_.EndPart(*offer, event.status)
@@ -133,7 +133,7 @@ void Requests::On(const EndPartCall& event) {
     const RunningStep ended = calls_.EndStep(
         *part, event.computed ? absl::OkStatus() : absl::AbortedError("the part was not computed"));
     if (event.computed) core_.counters.non_finite_gradients += event.non_finite_gradients;
-    contents_.PartEnded(*session->job, ended.owner, event.part, event.computed);
+    rank_contents_.PartEnded(*session->job, ended.owner, event.part, event.computed);
   }
   core_.Answer(event.call);
 }

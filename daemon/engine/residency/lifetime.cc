@@ -9,8 +9,8 @@ namespace memtide {
 
 ChunkIndex Residency::MakeChunk(Job& job, NewChunk made) {
   const ChunkIndex index = made.recorded.has_value()
-                               ? core_.chunks.ClaimRestored(*made.recorded, &job)
-                               : core_.chunks.Claim(&job);
+                               ? core_.chunks.MakeRestored(*made.recorded, &job)
+                               : core_.chunks.Make(&job);
   Chunk& chunk = core_.chunks[index];
   chunk.owner = made.owner;
   chunk.version = made.version;
@@ -56,7 +56,7 @@ void Residency::LeaveContent(CommonContent& content) {
   core_.work.Send(ContentEnded{job.id});
 }
 
-bool Residency::FreeChunk(ChunkIndex index) {
+bool Residency::EndChunk(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
   ForgetWishes(index);
@@ -67,12 +67,12 @@ bool Residency::FreeChunk(ChunkIndex index) {
   copies_[index].of_common.End();
   job.members.Free(chunk.member);
   job.trace.Use(chunk.member, TracedOperation::kFree);
-  job.forecast.Free(chunk.member, job.ClockAt(core_.now));
+  job.forecast.Free(chunk.member, job.clock.MicrosecondsAt(core_.now));
   victims_.Update(index);
-  return ForgetChunk(index);
+  return ReleaseIfUnused(index);
 }
 
-bool Residency::ForgetChunk(ChunkIndex index) {
+bool Residency::ReleaseIfUnused(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) or On(StepDone) calls again.
   if (chunk.copies().flight || chunk.in_step()) return false;

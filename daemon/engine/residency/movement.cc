@@ -9,20 +9,20 @@
 
 namespace memtide {
 
-Residency::Step Residency::BeginAdvance(ChunkIndex index) {
+Residency::Progress Residency::BeginAdvance(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   // On(TransferDone) lists the chunk again, because a chunk has one transfer in flight at most.
-  if (!chunk.live() || chunk.copies().flight) return Step::kNone;
+  if (!chunk.live() || chunk.copies().flight) return Progress::kNone;
   if (chunk.job->is_replacing()) {  // memory_.RegionCopied() lists it again.
     victims_.Update(index);
-    return Step::kNone;
+    return Progress::kNone;
   }
   queued_for_.Clear();
   if (InQuarantine(chunk)) LeaveQuarantine(index);
   if (chunk.pinned()) StopPrefetch(chunk);
   if (chunk.evict_from.has_value() && chunk.pinned_at(*chunk.evict_from)) CancelEviction(chunk);
   if (!chunk.uses().waiters.empty()) {
-    if (PromoteTo(index, chunk.uses().pin_tier)) return Step::kReached;
+    if (PromoteTo(index, chunk.uses().pin_tier)) return Progress::kReached;
   } else if (chunk.prefetch_to.has_value()) {
     if (PromoteTo(index, *chunk.prefetch_to)) StopPrefetch(chunk);
   } else if (chunk.uses().evict_to.has_value()) {
@@ -31,9 +31,9 @@ Residency::Step Residency::BeginAdvance(ChunkIndex index) {
       if (tier >= *chunk.uses().evict_to || tier == chunk.home() || chunk.pinned()) continue;
       gone = gone && EvictFrom(index, tier);
     }
-    if (gone || chunk.pinned()) return Step::kEvicted;
+    if (gone || chunk.pinned()) return Progress::kEvicted;
   }
-  return Step::kMoves;
+  return Progress::kMoves;
 }
 
 void Residency::Advance(ChunkIndex index) {

@@ -24,13 +24,12 @@ void Prefetcher::Learn(const Session& session, const std::vector<MomentReport>& 
   // Ranks do the same at the same time. One of them is followed.
   if (job.ranks > 1 && job.sessions.front() != session.id) return;
   if (moments.empty()) return;
-  const uint64_t clock = job.ClockAt(core_.now);
+  const uint64_t clock = job.clock.MicrosecondsAt(core_.now);
   size_t uses = 0;
   for (const MomentReport& moment : moments) {
     if (!moment.continues) {
       job.trace.Begin(core_.now, moment);
-      job.own_host = moment.own_host;
-      job.own_host_peak = std::max(job.own_host_peak, moment.own_host);
+      job.own_host.Report(moment.own_host);
     }
     uses += moment.uses.size();
     for (const UseReport& use : moment.uses) {
@@ -66,11 +65,11 @@ void Prefetcher::Learn(const Session& session, const std::vector<MomentReport>& 
 }
 
 void Prefetcher::EndIteration(Job& job, uint64_t clock) {
-  if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.work)) return;
+  if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.lease_tier)) return;
   const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
   ++core_.counters.iterations;
   // The peak of this iteration predicts that of the next one (decision 17).
-  job.own_host_predicted = std::exchange(job.own_host_peak, job.own_host);
+  job.own_host.EndIteration();
   if (!was.misprediction) return;
   ++core_.counters.iteration_mispredictions;
   ++job.mispredictions;
@@ -83,12 +82,13 @@ void Prefetcher::EndIteration(Job& job, uint64_t clock) {
 // nullopt: no plan is possible. Optimizer steps use chunks on another tier and exchange their
 // contents, which plans do not model.
 absl::optional<ResidencyPlan::Slots> Prefetcher::SlotsToPlan(const Job& job) const {
-  if (!core_.options.placement->works_ahead() || job.committed_step > 0 || job.work == job.home) {
+  if (!core_.options.placement->works_ahead() || job.committed_step > 0 ||
+      job.lease_tier == job.home) {
     return absl::nullopt;
   }
   ResidencyPlan::Slots slots;
-  slots.upper = job.share(job.work).slots().size() + job.common.value();
-  if (job.work == Tier::kDevice && job.home == Tier::kSsd) {
+  slots.upper = job.share(job.lease_tier).slots().size() + job.common.value();
+  if (job.lease_tier == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.share(Tier::kHost).slots().size();
   }
   return slots;
@@ -107,7 +107,7 @@ void Prefetcher::AddEvictionHints(const Session& session, FetchReply* reply) con
   const Job& job = *session.job;
   if (!core_.options.placement->works_ahead() || !job.forecast.predictor().has_prediction()) return;
   size_t seen = 0;
-  job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
+  job.tier(job.lease_tier).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
     for (const Pin& pin : core_.chunks[index].uses().pins) {
       if (pin.session != session.id || !pin.granted()) continue;

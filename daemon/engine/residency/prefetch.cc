@@ -19,7 +19,7 @@ constexpr int kMaxRevoked = 4;
 
 // No transfer to the tier is needed for the next use.
 bool IsThere(const Chunk& chunk, Tier tier) {
-  return !chunk.has_content() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->work);
+  return !chunk.has_content() || chunk.valid_at(tier) || chunk.valid_at(chunk.job->lease_tier);
 }
 
 // Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.
@@ -105,7 +105,7 @@ bool Prefetcher::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
   const Share& share = job.share(tier);
   if (share.slots().spare_slots() > 0 || share.can_grow()) return true;
   if (victims_.After(job, tier, time).has_value()) return true;
-  if (tier == job.work) RevokeFarthest(job, time);
+  if (tier == job.lease_tier) RevokeFarthest(job, time);
   return false;
 }
 
@@ -113,7 +113,7 @@ bool Prefetcher::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
 void Prefetcher::RevokeFarthest(Job& job, VirtualTime time) {
   LeasesInTheWay leases;
   int revoked = 0;
-  job.tier(job.work).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
+  job.tier(job.lease_tier).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const bool leaves = candidate.cost == EvictionCost::kLeaving;
     // Chunks that the plan sends away come first in the queue. With a plan no other lease is
     // revoked, and without one only those with a later use.

@@ -41,9 +41,9 @@ class Residency {
   // The chunk is a live member of the job, with an id that no chunk had. REQUIRES: a restored one
   // is made while the table is being restored.
   ChunkIndex MakeChunk(Job& job, NewChunk made);
-  // The chunk is not live any more, and no movement is pending for it. True: as ForgetChunk(),
+  // The chunk is not live any more, and no movement is pending for it. True: as ReleaseIfUnused(),
   // which comes with it. REQUIRES: it is live, has no pin, and no call waits for it.
-  bool FreeChunk(ChunkIndex index);
+  bool EndChunk(ChunkIndex index);
 
   // Before a write to SSD: the chunk leaves a slot that a snapshot names. False: none is free.
   bool LeaveSnapshotSlot(ChunkIndex index);
@@ -53,7 +53,7 @@ class Residency {
   void On(const SetQuotasCall& event);
   // Frees the slots of a freed chunk and its index, unless a transfer or step uses them. True:
   // allocations that wait may have their turn.
-  bool ForgetChunk(ChunkIndex index);
+  bool ReleaseIfUnused(ChunkIndex index);
   // The content is about to change in place: a new version has its only copy at the tier of the
   // pins. REQUIRES: it is valid there, and a pin excludes all others.
   void WriteInPlace(ChunkIndex index);
@@ -94,8 +94,8 @@ class Residency {
   // The chunk takes its next step: it moves for the strongest of its pending movements, then, in
   // Advance(), for the others. EndAdvance() comes last. kNone: it cannot move. kReached: it is
   // where waiting calls need it. kEvicted: it has left as calls requested, or is leased.
-  enum class Step { kNone, kMoves, kReached, kEvicted };
-  Step BeginAdvance(ChunkIndex index);
+  enum class Progress { kNone, kMoves, kReached, kEvicted };
+  Progress BeginAdvance(ChunkIndex index);
   void Advance(ChunkIndex index);
   void EndAdvance(ChunkIndex index);
   // The chunk is no victim any more, so that another one is chosen.

@@ -1,5 +1,4 @@
-// Traces: the movements of the chunks of a job, recorded as they happen, and the call that returns
-// them.
+// Traces: the movements of the chunks of a job, recorded as they happen.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -160,7 +160,7 @@ void Residency::CountTransfer(Job& job, const Flight& flight) {
 
 void Residency::ForgetAfterTransfer(ChunkIndex index) {
   const JobId job = core_.chunks[index].job->id;
-  if (ForgetChunk(index)) core_.work.Send(AllocationsPossible{job});
+  if (ReleaseIfUnused(index)) core_.work.Send(AllocationsPossible{job});
 }
 
 void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,

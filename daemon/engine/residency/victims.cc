@@ -64,7 +64,7 @@ absl::optional<bool> Victims::PlannedToStay(const Chunk& chunk, Tier tier) const
   if (chunk.prefetched_to.has(tier)) return true;
   const absl::optional<ResidencyPlan::Stay> stay = job.forecast.PlannedStay(chunk.member);
   if (!stay.has_value()) return absl::nullopt;
-  return tier == job.work ? stay->upper : stay->middle;
+  return tier == job.lease_tier ? stay->upper : stay->middle;
 }
 
 EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
@@ -72,7 +72,7 @@ EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
   if (chunk.copies().valid.is_only(tier)) value = EvictionCost::kOnly;
   if (const absl::optional<bool> stays = PlannedToStay(chunk, tier)) {
     if (*stays) return value;
-    return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kDuplicate;
+    return value == EvictionCost::kOnly ? EvictionCost::kLeaving : EvictionCost::kNone;
   }
   // The content is freed before it is read: dropping it costs as much as dropping a clean copy.
   const bool discounts = core_.options.placement->discounts_dead_content();
@@ -81,12 +81,12 @@ EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
     value = EvictionCost::kClean;
   }
   if (discounts && value == EvictionCost::kClean && IsSuperseded(core_.chunks, chunk)) {
-    value = EvictionCost::kDuplicate;
+    value = EvictionCost::kNone;
   }
   // Dropping it is free now, but if the device has the only other copy, that one must be written
   // back later.
   if (tier == Tier::kHost && chunk.valid_at(Tier::kDevice) && chunk.valid_at(chunk.home())) {
-    value = EvictionCost::kDuplicate;
+    value = EvictionCost::kNone;
   }
   return value;
 }
@@ -95,7 +95,7 @@ absl::optional<Candidate> Victims::After(const Job& job, Tier tier, VirtualTime 
   const absl::optional<Candidate> victim =
       job.tier(tier).victims.Next(job.forecast.predictor().now());
   if (!victim.has_value()) return absl::nullopt;
-  const bool later = victim->cost == EvictionCost::kDuplicate || victim->next_use > time;
+  const bool later = victim->cost == EvictionCost::kNone || victim->next_use > time;
   // A copy that the residency plan retains makes room only for a demand transfer. While most of the
   // tier is leased, the planned victims cannot leave, and the next uses would come late: then it
   // may leave, too.

@@ -199,7 +199,7 @@ void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, Co
   if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
   std::vector<Offer::Item> items = offer->in_part;
   items.insert(items.end(), offer->open.begin(), offer->open.end());
-  calls_.Undo(*waiting, absl::UnavailableError("there is no room now"));
+  calls_.Cancel(*waiting, absl::UnavailableError("there is no room now"));
   LeavePart(*offer);
   PutOff(session, items);
 }
@@ -295,7 +295,7 @@ void Offers::AnswerOffer(Offer& offer) {
     core_.AnswerWith(offer.call, std::move(offer.reply));
   }
   const Share& host = job.share(Tier::kHost);
-  if (shares && job.work == Tier::kHost) {
+  if (shares && job.lease_tier == Tier::kHost) {
     memory_.SendBudget(session.id, host.slots().size(), host.most_slots());
   }
   MaybeEndHiddenJob(CommonsOf(session));

@@ -259,7 +259,7 @@ void RankContents::On(const PartFailed& signal) {
 }
 
 void RankContents::Fail(Waiter& waiter, const absl::Status& status) {
-  On(calls_.Undo(waiter, status));
+  On(calls_.Cancel(waiter, status));
 }
 
 }  // namespace memtide

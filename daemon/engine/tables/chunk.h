@@ -116,7 +116,7 @@ struct Copies {
   std::array<Slot, kTiers> slots;
   // The sums of the copy on SSD, if that is valid and was written with sums.
   ContentSums sums;
-  // At device and host: the value of insertions_ when the copy was made.
+  // At device and host: the value of Core::insertions when the copy was made.
   std::array<uint64_t, 2> insertion_seq{};
   // Allocated, as few of up to a million chunks move at a time. It is const where the copies are.
   std::experimental::propagate_const<std::unique_ptr<Flight>> flight;
@@ -139,7 +139,7 @@ struct Uses {
   std::vector<EvictOperation*> evicts;
   // The version that a client has evicted: it is not prefetched until a session uses it again.
   Version evicted = kNoVersion;
-  Tier pin_tier = Tier::kHost;    // Of all pins.
+  Tier pin_tier = Tier::kHost;    // The tier of all pins.
   absl::optional<Tier> evict_to;  // The tier to which `evicts` move it.
   // A Revoke named the chunk, because other chunks are predicted sooner.
   bool revoke_sent = false;

@@ -33,7 +33,7 @@ uint32_t ChunkTable::CountRoom(const std::vector<ChunkIndex>& indices, Tier tier
                     [this, tier](ChunkIndex index) { return (*this)[index].takes_room_at(tier); }));
 }
 
-ChunkIndex ChunkTable::Claim(Job* job) {
+ChunkIndex ChunkTable::Make(Job* job) {
   MEMTIDE_CHECK(job != nullptr);
   if (free_.empty()) {
     free_.push_back(ChunkIndex(size()));
@@ -61,7 +61,7 @@ void ChunkTable::Release(ChunkIndex index) {
   MEMTIDE_CHECK(!chunk.live() && !chunk.pinned() && !chunk.copies().flight && !chunk.in_step() &&
                 !chunk.prefetch_to.has_value() && !chunk.evict_from.has_value())
       << "chunk " << index << " is in use";
-  // The generation is all that outlives the chunk: Claim() grows it.
+  // The generation is all that outlives the chunk: Make() grows it.
   const uint32_t generation = chunk.generation;
   chunk = Chunk();
   chunk.generation = generation;
@@ -76,7 +76,7 @@ void ChunkTable::Restore(uint32_t entries, uint32_t generation) {
   for (Chunk& chunk : chunks_) chunk.generation = generation;
 }
 
-ChunkIndex ChunkTable::ClaimRestored(ChunkId id, Job* job) {
+ChunkIndex ChunkTable::MakeRestored(ChunkId id, Job* job) {
   const ChunkIndex index = IndexOf(id);
   Chunk& chunk = (*this)[index];
   MEMTIDE_CHECK(job != nullptr && chunk.job == nullptr && free_.empty())
@@ -89,7 +89,7 @@ ChunkIndex ChunkTable::ClaimRestored(ChunkId id, Job* job) {
 
 void ChunkTable::ReleaseEmpty() {
   MEMTIDE_CHECK(free_.empty());
-  // Claim() takes the last entry of free_, so the lowest index is added last.
+  // Make() takes the last entry of free_, so the lowest index is added last.
   for (uint32_t i = size(); i > 0; --i) {
     if (chunks_[i - 1].job == nullptr) free_.push_back(ChunkIndex(i - 1));
   }

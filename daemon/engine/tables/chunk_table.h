@@ -1,12 +1,12 @@
 // ChunkTable: the chunks of all jobs, by index. Engine-internal.
 //
-// An entry is claimed for a new chunk, which is live until it is freed, and released when nothing
-// uses the chunk any more. Each claim grows the generation of the entry, so that an id which
+// An entry is taken for a new chunk, which is live until it is freed, and released when nothing
+// uses the chunk any more. Each new chunk grows the generation of the entry, so that an id which
 // outlives its chunk never names another. The table owns its chunks and knows which entries are
 // empty and which are live; the contents of a chunk are the engine's. Anybody reads where a content
 // is and which calls use it, and the owners of WritableCopies and WritableUses change it.
 //
-// Ownership: a Chunk& stays valid until the next Claim() or Restore().
+// Ownership: a Chunk& stays valid until the next Make() or Restore().
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CHUNK_TABLE_H_
@@ -84,7 +84,7 @@ class ChunkTable {
 
   // A live chunk of the job in an entry with a new generation: the entry that was released last, or
   // a new one. REQUIRES: job != nullptr.
-  ChunkIndex Claim(Job* job);
+  ChunkIndex Make(Job* job);
   // The chunk is not live any more, and no id names it. REQUIRES: it is live.
   void Free(ChunkIndex index);
   // Resets the entry, which frees its slots. REQUIRES: its chunk is freed, and has no pin, transfer
@@ -97,13 +97,13 @@ class ChunkTable {
 
   HeldChunks Hold(std::vector<ChunkIndex> indices) { return {this, std::move(indices)}; }
 
-  // Makes entries that are empty but not to be claimed until ReleaseEmpty().
+  // Makes entries that are empty but not to be taken until ReleaseEmpty().
   // REQUIRES: size() == 0.
   void Restore(uint32_t entries, uint32_t generation);
   // The chunk of the job that has this id, live again.
   // REQUIRES: Restore() made its entry, and no other chunk has it.
-  ChunkIndex ClaimRestored(ChunkId id, Job* job);
-  // The restored entries that no job has may be claimed, the lowest first.
+  ChunkIndex MakeRestored(ChunkId id, Job* job);
+  // The restored entries that no job has may be taken, the lowest first.
   void ReleaseEmpty();
 
   // Checks the entry by itself; its job knows more of it. REQUIRES: it is not empty.
@@ -113,7 +113,7 @@ class ChunkTable {
 
  private:
   std::vector<Chunk> chunks_;
-  std::vector<ChunkIndex> free_;  // The empty entries. The last one is claimed next.
+  std::vector<ChunkIndex> free_;  // The empty entries. The last one is taken next.
   uint32_t live_ = 0;
   std::set<std::type_index> owned_;
 };

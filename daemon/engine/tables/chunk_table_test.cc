@@ -14,8 +14,8 @@ namespace {
 // The table only compares the job of a chunk with nullptr.
 class ChunkTableTest : public testing::Test {
  protected:
-  ChunkIndex Claim() {
-    const ChunkIndex index = table_.Claim(job_);
+  ChunkIndex Make() {
+    const ChunkIndex index = table_.Make(job_);
     table_.CheckInvariants();
     return index;
   }
@@ -31,28 +31,28 @@ class ChunkTableTest : public testing::Test {
 };
 
 TEST_F(ChunkTableTest, AnIdNamesItsChunkUntilThatIsReleasedAndNeverAnother) {
-  const ChunkIndex index = Claim();
+  const ChunkIndex index = Make();
   const ChunkId id = table_.IdOf(index);
   EXPECT_EQ(table_.Find(id), index);
   Release(index);
   EXPECT_FALSE(table_.Find(id).has_value());
-  EXPECT_EQ(Claim(), index);
+  EXPECT_EQ(Make(), index);
   EXPECT_FALSE(table_.Find(id).has_value());
   EXPECT_NE(table_.IdOf(index), id);
 }
 
 TEST_F(ChunkTableTest, AFreedChunkIsNotFoundThoughItsEntryIsUsed) {
-  const ChunkIndex index = Claim();
+  const ChunkIndex index = Make();
   EXPECT_EQ(table_.live(), 1u);
   table_.Free(index);
   EXPECT_EQ(table_.live(), 0u);
   EXPECT_FALSE(table_.Find(table_.IdOf(index)).has_value());
-  EXPECT_NE(Claim(), index);
+  EXPECT_NE(Make(), index);
 }
 
 TEST_F(ChunkTableTest, CopiesAreChangedByOneOwnerAndReadByAll) {
   const ChunkTable::WritableCopies copies(table_);
-  const ChunkIndex index = Claim();
+  const ChunkIndex index = Make();
   copies[index].torn = true;
   EXPECT_TRUE(table_[index].copies().torn);
   static_assert(std::is_same_v<decltype(table_[index].copies()), const Copies&>);
@@ -60,7 +60,7 @@ TEST_F(ChunkTableTest, CopiesAreChangedByOneOwnerAndReadByAll) {
 }
 
 TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
-  const ChunkIndex a = Claim(), b = Claim();
+  const ChunkIndex a = Make(), b = Make();
   HeldChunks first = table_.Hold({a, b});
   {
     const HeldChunks second = table_.Hold({a});
@@ -74,12 +74,12 @@ TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
 }
 
 TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
-  const ChunkIndex a = Claim(), b = Claim(), c = Claim();
+  const ChunkIndex a = Make(), b = Make(), c = Make();
   Release(a);
   Release(c);
-  EXPECT_EQ(Claim(), c);
-  EXPECT_EQ(Claim(), a);
-  EXPECT_EQ(Claim(), ChunkIndex(3));
+  EXPECT_EQ(Make(), c);
+  EXPECT_EQ(Make(), a);
+  EXPECT_EQ(Make(), ChunkIndex(3));
   EXPECT_EQ(table_.Find(table_.IdOf(b)), b);
 }
 
@@ -88,16 +88,16 @@ TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
     std::mt19937 random(seed);
     ChunkTable table;
     std::set<uint64_t> seen;
-    std::vector<ChunkIndex> claimed;
+    std::vector<ChunkIndex> made;
     for (int step = 0; step < 300; ++step) {
-      if (claimed.empty() || random() % 2 == 0) {
-        claimed.push_back(table.Claim(job_));
-        EXPECT_TRUE(seen.insert(table.IdOf(claimed.back()).value()).second) << "seed " << seed;
+      if (made.empty() || random() % 2 == 0) {
+        made.push_back(table.Make(job_));
+        EXPECT_TRUE(seen.insert(table.IdOf(made.back()).value()).second) << "seed " << seed;
       } else {
-        std::swap(claimed[random() % claimed.size()], claimed.back());
-        table.Free(claimed.back());
-        table.Release(claimed.back());
-        claimed.pop_back();
+        std::swap(made[random() % made.size()], made.back());
+        table.Free(made.back());
+        table.Release(made.back());
+        made.pop_back();
       }
       table.CheckInvariants();
     }
@@ -107,11 +107,11 @@ TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
 TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewIds) {
   table_.Restore(4, 7);
   const ChunkId restored(uint64_t{6} << 32 | 1);
-  EXPECT_EQ(table_.ClaimRestored(restored, job_), ChunkIndex(1));
+  EXPECT_EQ(table_.MakeRestored(restored, job_), ChunkIndex(1));
   table_.ReleaseEmpty();
   table_.CheckInvariants();
   EXPECT_EQ(table_.Find(restored), ChunkIndex(1));
-  for (const uint32_t index : {0u, 2u, 3u, 4u}) EXPECT_EQ(Claim(), ChunkIndex(index));
+  for (const uint32_t index : {0u, 2u, 3u, 4u}) EXPECT_EQ(Make(), ChunkIndex(index));
   EXPECT_EQ(table_[ChunkIndex(2)].generation, 8u);
 }
 
@@ -137,7 +137,7 @@ TEST(PinTest, ALeaseIsCountedWhileItIsGrantedAndAsLongAsItsPinExists) {
 using ChunkTableDeathTest = ChunkTableTest;
 
 TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
-  const ChunkIndex index = Claim();
+  const ChunkIndex index = Make();
   EXPECT_DEATH(table_.Release(index), "in use") << "it is live";
   table_.Free(index);
   EXPECT_DEATH(table_.Free(index), "freed twice");
@@ -147,7 +147,7 @@ TEST_F(ChunkTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   EXPECT_DEATH(table_.Restore(1, 1), "only before anything else");
   table_.Release(index);
   EXPECT_DEATH(table_.Release(index), "released twice");
-  EXPECT_DEATH(table_.ClaimRestored(table_.IdOf(index), job_), "not restored now");
+  EXPECT_DEATH(table_.MakeRestored(table_.IdOf(index), job_), "not restored now");
 }
 
 }  // namespace

@@ -78,7 +78,9 @@ class LeftBehind {
   std::set<std::pair<ChunkIndex, ChunkId>> ids_;
 };
 
+// The fields stand by the class that changes them; others read them.
 struct Session {
+  // Jobs: who it is, and its job.
   SessionId id;
   uint32_t uid = 0;
   std::vector<uint32_t> groups;  // The process's groups, by number.
@@ -87,14 +89,22 @@ struct Session {
   Job* job = nullptr;    // nullptr: none open (yet).
   bool opening = false;  // An OpenCall waits.
   uint32_t rank = 0;
-  uint64_t committed_step = 0;  // In a job of several ranks.
-  // Other ranks have waited for its commit, and went on without it.
-  bool is_waited_for_in_vain = false;
   std::string group;  // As in OpenCall: it is one of `group_ranks` ranks with a job each.
   uint32_t group_ranks = 0;
   uint64_t opened_at_step = 0;         // Its committed_step when it opened the job.
   absl::optional<uint32_t> lost_rank;  // Has ended since then, in a job that keeps ranks.
-  LeftBehind left_behind;
+  // Memory of the device had the only copy of a chunk of its job, and has failed. The session may
+  // compute from that content, so that it writes no chunk that was lost so.
+  bool has_lost_content = false;
+
+  // Calls.
+  Count leases, waiting_calls;
+  std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
+  std::set<CallId> evicts;       // Its evictions that are not answered.
+  // Its step parts that run, by their number; those that the mover computes have the number zero.
+  std::set<std::pair<uint64_t, StepId>> steps;
+
+  // Offers.
   // Digests of the chunks that the session has offered, each of the content of a version.
   struct Offered {
     Version version;
@@ -105,14 +115,14 @@ struct Session {
   // leases keep them from being offered.
   std::set<ChunkId> to_offer, to_revoke;
   bool repeats_offers = false;  // An offer of the engine's own is under way.
-  // Memory of the device had the only copy of a chunk of its job, and has failed. The session may
-  // compute from that content, so that it writes no chunk that was lost so.
-  bool has_lost_content = false;
-  Count leases, waiting_calls;
-  std::vector<Waiter*> waiters;  // Its fetches and steps that are not granted.
-  std::set<CallId> evicts;       // Its evictions that are not answered.
-  // Its step parts that run, by their number; those that the mover computes have the number zero.
-  std::set<std::pair<uint64_t, StepId>> steps;
+
+  // RankContents.
+  LeftBehind left_behind;
+
+  // Commits.
+  uint64_t committed_step = 0;  // In a job of several ranks.
+  // Other ranks have waited for its commit, and went on without it.
+  bool is_waited_for_in_vain = false;
 
  private:
   friend class SessionTable;

@@ -1,6 +1,6 @@
-// Signals: events inside the engine, by value. A part of the engine that notices one adds it to the
-// WorkList; EngineParts hands it on to the part that handles it, when the present piece of work is
-// done. Engine-internal.
+// Signals: events inside the engine, by value. A class that notices one adds it to the WorkList;
+// Dispatcher hands it on to the class that handles it, when the present piece of work is done.
+// Engine-internal.
 //
 // A signal names jobs, sessions and chunks by ids, as they may be gone when it is handed on: then
 // its handler does nothing for them. The id of a chunk is that of its entry (ChunkTable::IdOf),

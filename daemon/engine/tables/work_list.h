@@ -3,7 +3,7 @@
 //
 // Four kinds of work: signals to other parts of the engine (oldest first), chunks that take their
 // next step (oldest first), room checks of a tier of a job (newest first), and jobs that may
-// prefetch or write back (newest first). EngineParts takes them in this order until none is left,
+// prefetch or write back (newest first). Dispatcher takes them in this order until none is left,
 // and lists more meanwhile.
 //
 // Ownership: the list points at jobs, which it does not own. ListedWork is a

@@ -1,10 +1,10 @@
-// EngineParts: the parts of the engine, and the order in which they handle an event.
+// Dispatcher: the classes of the engine, and the order in which they handle an event.
 // Engine-internal.
 //
-// A part calls only parts that are declared before it. A part that is declared later gets signals
+// A class calls only those that are declared before it. One that is declared later gets signals
 // through the WorkList, which Settle() hands on.
-#ifndef MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
-#define MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_DISPATCHER_H_
+#define MEMTIDE_DAEMON_ENGINE_DISPATCHER_H_
 
 #include <vector>
 
@@ -27,17 +27,17 @@
 
 namespace memtide {
 
-class EngineParts {
+class Dispatcher {
  public:
-  explicit EngineParts(const EngineOptions& options) : core_(options) {}
+  explicit Dispatcher(const EngineOptions& options) : core_(options) {}
 
   void Handle(Instant now, const Event& event, std::vector<Effect>* effects);
   const Audit& audit() const { return audit_; }
 
  private:
-  // Hands an event or a signal to the part that handles it.
+  // Hands an event or a signal to the class that handles it.
   template <typename OneEvent>
-  void HandOnToParts(const OneEvent& event);
+  void Dispatch(const OneEvent& event);
   // Takes the listed work until nothing moves.
   void Settle();
   // The chunk takes its next step.
@@ -54,15 +54,16 @@ class EngineParts {
   Calls calls_{core_, memory_, victims_, residency_, prefetcher_};
   Offers offers_{core_, memory_, residency_, calls_};
   Duplicates duplicates_{core_, memory_, residency_, calls_, offers_};
-  RankContents contents_{core_, memory_, residency_, calls_, offers_};
-  Requests requests_{core_, residency_, prefetcher_, calls_, offers_, duplicates_, contents_};
+  RankContents rank_contents_{core_, memory_, residency_, calls_, offers_};
+  Requests requests_{core_, residency_, prefetcher_, calls_, offers_, duplicates_, rank_contents_};
   Records records_{core_, memory_, residency_};
-  Commits commits_{core_, residency_, calls_, offers_, contents_, records_};
-  Jobs jobs_{core_, memory_, residency_, scrubber_, calls_, offers_, contents_, records_, commits_};
+  Commits commits_{core_, residency_, calls_, offers_, rank_contents_, records_};
+  Jobs jobs_{core_,   memory_,        residency_, scrubber_, calls_,
+             offers_, rank_contents_, records_,   commits_};
   Inspection inspection_{core_, calls_, offers_};
   Audit audit_{core_, calls_, offers_, jobs_};
 };
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_ENGINE_PARTS_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_DISPATCHER_H_
