@@ -44,7 +44,13 @@ FUNCTIONS = re.compile(r"(c?)fn=\((\d+)\)(?: (.*))?$")
 SERVED_PROGRAMS = ("//client:libmemtide_fake_cuda.so", "//daemon:memtided_fake_cuda")
 HANDLER = "*SessionCall<memtide::*"  # In daemon/service/services.cc, for each call.
 # Valgrind leaves names as long as that of this function as the linker has them.
-ENGINE = ("_ZN7memtide11Dispatcher6Handle", "memtide::Dispatcher::Handle")
+ENGINE = (
+    "_ZN7memtide10Dispatcher6Handle",
+    "memtide::Dispatcher::Handle",
+    # The name until 2026-11-30, which a base may have.
+    "_ZN7memtide11EngineParts6Handle",
+    "memtide::EngineParts::Handle",
+)
 CLIENT = """
 import sys
 from memtide._capi.client import Access, Client, Kind, Places

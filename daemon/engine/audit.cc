@@ -1,10 +1,11 @@
 // Invariants: what holds between any two events.
 //
 // CheckInvariants() checks all of it, for tests. Next() does so in the daemon, in pieces of
-// bounded size, one at each tick. A violation ends the daemon, with the reason in the log, and not
-// the job alone: to end a job is to free the slots that its books name, and these are wrong. A slot
-// with two owners may have two tenants. The next daemon restores named jobs from the journal, and
-// gives up those whose records contradict each other (records/record.cc).
+// bounded size, one at each tick; the tables are one piece, linear in common contents and chunks. A
+// violation ends the daemon, with the reason in the log, and not the job alone: to end a job is to
+// free the slots that its books name, and these are wrong. A slot with two owners may have two
+// tenants. The next daemon restores named jobs from the journal, and gives up those whose records
+// contradict each other (records/record.cc).
 #include "daemon/engine/audit.h"
 
 #include <algorithm>

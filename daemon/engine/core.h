@@ -1,7 +1,8 @@
-// Core: what all parts of the engine see: options, the time of the event, tables, and the work and
-// effects that an event lists. Engine-internal.
+// Core: what all classes of the engine see: options, the time of the event, tables, and the work
+// and effects that an event lists. Engine-internal.
 //
-// Core decides nothing. A table that one part alone uses is a private field of that part.
+// Core decides nothing. A table that one class alone uses is a private field of that class,
+// but for `commons`, which has its place in the order of ownership.
 //
 // Thread safety: thread-compatible.
 #ifndef MEMTIDE_DAEMON_ENGINE_CORE_H_

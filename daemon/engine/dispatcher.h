@@ -1,4 +1,5 @@
-// Dispatcher: the classes of the engine, and the order in which they handle an event.
+// Dispatcher: has the classes of the engine, and hands each event and signal to the one that
+// handles it.
 // Engine-internal.
 //
 // A class calls only those that are declared before it. One that is declared later gets signals

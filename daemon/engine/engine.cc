@@ -17,26 +17,26 @@ struct Handles<Part, OneEvent,
                std::void_t<decltype(std::declval<Part&>().On(std::declval<const OneEvent&>()))>>
     : std::true_type {};
 
-// Hands an event or a signal to the one part that has a handler for it.
-template <typename OneEvent, typename... Parts>
-void HandOn(const OneEvent& event, Parts&... parts) {
-  static_assert((Handles<Parts, OneEvent>::value + ...) == 1);
-  const auto try_one = [&event](auto& part) {
-    if constexpr (Handles<std::decay_t<decltype(part)>, OneEvent>::value) part.On(event);
+// Hands an event or a signal to the one class that has a handler for it.
+template <typename OneEvent, typename... Classes>
+void HandOn(const OneEvent& event, Classes&... classes) {
+  static_assert((Handles<Classes, OneEvent>::value + ...) == 1);
+  const auto try_one = [&event](auto& one) {
+    if constexpr (Handles<std::decay_t<decltype(one)>, OneEvent>::value) one.On(event);
   };
-  (try_one(parts), ...);
+  (try_one(classes), ...);
 }
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options) : parts_(std::make_unique<Dispatcher>(options)) {}
+Engine::Engine(const EngineOptions& options) : dispatcher_(std::make_unique<Dispatcher>(options)) {}
 Engine::~Engine() = default;
 
 void Engine::Handle(Instant now, const Event& event, std::vector<Effect>* effects) {
-  parts_->Handle(now, event, effects);
+  dispatcher_->Handle(now, event, effects);
 }
 
-void Engine::CheckInvariants() const { parts_->audit().CheckInvariants(); }
+void Engine::CheckInvariants() const { dispatcher_->audit().CheckInvariants(); }
 
 template <typename OneEvent>
 void Dispatcher::Dispatch(const OneEvent& event) {

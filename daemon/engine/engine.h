@@ -89,7 +89,7 @@ class Engine {
   void CheckInvariants() const;
 
  private:
-  std::unique_ptr<Dispatcher> parts_;
+  std::unique_ptr<Dispatcher> dispatcher_;
 };
 
 }  // namespace memtide

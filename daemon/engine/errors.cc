@@ -31,7 +31,7 @@ absl::Status CheckMoments(const Limits& limits, const std::vector<MomentReport>&
                    limits.uses_per_call, " and ", limits.iteration_ends_per_call, " a call"));
 }
 
-absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
+absl::Status TornChunkError(const ChunkTable& chunks, ChunkIndex index) {
   if (chunks[index].copies().memory_failed) {
     return absl::DataLossError(absl::StrCat(
         "the content of chunk ", chunks.IdOf(index).value(),
@@ -43,7 +43,7 @@ absl::Status Lost(const ChunkTable& chunks, ChunkIndex index) {
                    " is lost: its writer died, or the daemon did; write it anew"));
 }
 
-absl::Status Freed(const ChunkTable& chunks, ChunkIndex index) {
+absl::Status FreedChunkError(const ChunkTable& chunks, ChunkIndex index) {
   return absl::NotFoundError(absl::StrCat("chunk ", chunks.IdOf(index).value(), " was freed"));
 }
 

@@ -17,9 +17,9 @@ absl::Status CheckDeadline(const Limits& limits, Duration deadline);
 // INVALID_ARGUMENT: one event would learn too much at once.
 absl::Status CheckMoments(const Limits& limits, const std::vector<MomentReport>& moments);
 // The error of a read of a torn chunk.
-absl::Status Lost(const ChunkTable& chunks, ChunkIndex index);
+absl::Status TornChunkError(const ChunkTable& chunks, ChunkIndex index);
 // The error of fetches that wait for a chunk when it is freed.
-absl::Status Freed(const ChunkTable& chunks, ChunkIndex index);
+absl::Status FreedChunkError(const ChunkTable& chunks, ChunkIndex index);
 // The reply to a call that the client is to make again at once.
 absl::Status CallAgain(const std::string& why);
 // The reply to a call that has waited for long for a budget of writes, and has to wait on.

@@ -73,7 +73,6 @@ ChunkId Ids::IdFor(ChunkIndex index, SessionId id) const {
   return job.names.IdFor(index, id, chunks_.IdOf(index));
 }
 
-// The rank of a session that has, or had, chunks of the job.
 uint32_t Ids::RankOf(const Job& job, SessionId owner) const {
   for (uint32_t rank = 0; rank < job.kept_ranks.size(); ++rank) {
     if (job.kept_ranks[rank].session == owner) return rank;

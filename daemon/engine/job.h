@@ -22,16 +22,16 @@
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
 #include "daemon/engine/shares/share_ledger.h"
-#include "daemon/engine/tables/calls.h"
+#include "daemon/engine/tables/admission_queue.h"
 #include "daemon/engine/tables/chunk.h"
 #include "daemon/engine/tables/common_contents.h"
 #include "daemon/engine/tables/job_trace.h"
 #include "daemon/engine/tables/manifest.h"
 #include "daemon/engine/tables/member_table.h"
 #include "daemon/engine/tables/name_table.h"
+#include "daemon/engine/tables/pending_calls.h"
 #include "daemon/engine/tables/shared_parts.h"
 #include "daemon/engine/tables/tier_mark.h"
-#include "daemon/engine/tables/waiting_calls.h"
 #include "daemon/engine/tables/work_list.h"
 #include "daemon/policy/eviction_queue.h"
 #include "daemon/policy/job_forecast.h"
@@ -87,14 +87,16 @@ struct KeptRank {
 struct JobSnapshots {
   struct Saving {
     std::vector<uint64_t> steps;  // The last ones that it has, as CommittedSteps().
-    // Chunks that are to be written to SSD first.
-    std::set<ChunkIndex> unwritten;
+    // Chunks that are to be written to SSD first. If no faster tier has one, it is read for that: a
+    // few are read at once (`reading`), and the others stand in `unread`.
+    std::set<ChunkIndex> unwritten, reading;
+    std::vector<ChunkIndex> unread;
     bool is_started = false;        // The SaveSnapshot is emitted.
     std::vector<SlotNumber> slots;  // SSD slots that it names: in quarantine from then on.
     std::shared_ptr<const Snapshot> snapshot;
     bool may_be_there = false;  // A save of it has ended with UNKNOWN.
   };
-  struct WaitingCommit {
+  struct AwaitingCommit {
     CallId call;
     SessionId session;
     uint32_t rank = 0;
@@ -109,8 +111,8 @@ struct JobSnapshots {
   // It, or the last one, is on stable storage. It is saved again before another is: all slots are
   // in quarantine for the two, so that what was written since may have none.
   absl::optional<Saving> uncertain;
-  Instant next_try;                    // After a failure, for what no commit asks for.
-  std::vector<WaitingCommit> commits;  // They wait for `saving`.
+  Instant next_try;                     // After a failure, for what no commit asks for.
+  std::vector<AwaitingCommit> commits;  // They wait for `saving`.
 
   // The SSD slots of all its snapshots; twice, where two name one.
   std::vector<SlotNumber> NamedSlots() const {
@@ -174,7 +176,7 @@ struct OwnHost {
   void EndIteration() { predicted = std::exchange(peak, now); }
 };
 
-// The fields stand by the class that changes them; others read them.
+// The fields stand by the class that changes them. Others read them.
 struct Job {
   // Jobs: who it is, and when it ends.
   JobId id;
@@ -189,9 +191,8 @@ struct Job {
   std::vector<SessionId> sessions;
   std::vector<OpenCall> joining;  // They wait for the first memory.
   uint32_t ranks = 0;             // How many the training has; zero: none.
-  // Whether a session has asked for chunks at the device; and whether the device was lost before,
-  // so that the sessions have regions that are not there any more.
-  bool uses_device = false, has_lost_regions = false;
+  // The device was lost before, so that the sessions have regions that are not there any more.
+  bool has_lost_regions = false;
 
   // Memory.
   std::unique_ptr<JobShares> shares;
@@ -206,51 +207,56 @@ struct Job {
   absl::Status making_status;
 
   // Residency, Victims and Prefetcher.
-  std::array<TierQueues, kTiers> queues;
-  MemberTable members;                       // Its chunks.
-  std::vector<ChunkIndex> retry_after_tick;  // Chunks with Chunk::retry_after_tick, oldest first.
-  FailedWrites failed_writes;
+  MemberTable members;  // Its chunks.
+  // Chunks with Chunk::retry_after_tick, oldest first, and some that were freed.
+  std::deque<ChunkId> retry_after_tick;
   UnreportedFailures unreported;
   JobForecast forecast;
   uint64_t mispredictions = 0;
   OwnHost own_host;
   absl::optional<Instant> waited_for_budget;  // When an eviction to SSD last began after a wait.
+  // Chunks of the job that are readers of common contents.
+  Count common;
+  // Contents that duplicates have in common, in slots of the job's own host memory.
+  CommonContents duplicated;
   uint64_t clean_drops = 0;  // Copies dropped from the device, where writes are not caught.
-  JobTrace trace;
-  absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
 
   // Calls.
   // Fetches, steps and evictions that are not granted, and the chunks that they and offers name.
   Count waiting_calls, waiting_chunks;
-  WaitingCalls waiting;                 // Calls that are not admitted.
+  AdmissionQueue waiting;               // Calls that are not admitted.
   std::deque<AllocateCall> allocating;  // They wait for memory at the home tier.
   Count steps;                          // Step parts that are admitted and not done.
   JobClock clock;
 
-  // Offers and Duplicates.
-  // Chunks of the job that are readers of common contents.
-  Count common;
-  // The hidden job that has the memory of these. It has no session and no chunk.
+  // Offers.
+  // The job is hidden, has the memory of these, and has no session and no chunk. nullptr: it is
+  // not.
   CommonContents* contents = nullptr;
-  // Contents that duplicates have in common, in slots of the job's own host memory.
-  CommonContents duplicated;
 
   // RankContents.
-  NameTable names;  // The ids of contents that ranks share.
-  SharedParts parts;
   bool orphans_remain = false;  // Chunks of ranks that have ended are still used.
 
   // Commits.
   std::vector<KeptRank> kept_ranks;    // By rank; empty unless keeps_ranks().
   std::vector<WaitingCommit> commits;  // They wait for the other ranks.
-  bool tries_commits = false;          // CommitsPossible is sent.
   uint64_t committed_step = 0;
   Manifest manifest;  // The step manifest of the last commit.
 
   // Records.
   JobSnapshots snapshots;
 
-  // Core.
+  // Requests.
+  bool uses_device = false;  // A session has asked for chunks at the device.
+
+  // Several classes.
+  std::array<TierQueues, kTiers> queues;
+  JobTrace trace;
+  FailedWrites failed_writes;
+  absl::Status last_error;  // The last failed transfer or segment; explains an expired deadline.
+  NameTable names;          // The ids of contents that ranks share.
+  SharedParts parts;
+  bool tries_commits = false;  // CommitsPossible is sent.
   ListedWork listed_work{this};
 
   TierQueues& tier(Tier t) { return queues[static_cast<int>(t)]; }
@@ -306,8 +312,8 @@ struct Job {
   // The slots at the tier of the leases as they are announced: those of an elastic share by its
   // limit. The current number follows in SendLeaseBudget.
   uint32_t AnnouncedSlots() const {
-    const Share& at_work = share(lease_tier);
-    return at_work.is_elastic() ? at_work.limit() : at_work.slots_with_balloon();
+    const Share& leased = share(lease_tier);
+    return leased.is_elastic() ? leased.limit() : leased.slots_with_balloon();
   }
   uint32_t AnnouncedLeaseBudget() const { return LeaseBudgetOf(AnnouncedSlots()); }
   // The lease budget of a session: all budgets together leave a quarter of the slots to early

@@ -1,9 +1,9 @@
 // EvictionQueue: the chunks of one job that may leave one tier, in the order in which they should.
 //
 // The engine adds a chunk when it may leave the tier (not leased, not in transfer, the tier is not
-// its home) and takes the next victim from Next: duplicates first, then chunks that the plan lets
-// leave, then the one with the farthest predicted use (Belady, IBM Systems Journal 1966), weighed
-// against the write-back that a dirty copy costs.
+// its home) and takes the next victim from Next: copies without a cost first, then chunks that the
+// plan lets leave, then the one with the farthest predicted use (Belady, IBM Systems Journal 1966),
+// weighed against the write-back that a dirty copy costs.
 //
 // Belady's rule is optimal where every eviction costs one read. Evicting a dirty copy costs a write
 // and a read, so it stays before a clean copy that is used later, unless its own use is more than

@@ -25,14 +25,14 @@ TEST(EvictionQueueTest, WhoIsExpectedLastLeavesFirst) {
   EXPECT_EQ(Next(queue), 3u);
 }
 
-TEST(EvictionQueueTest, DuplicatesLeaveBeforeAll) {
+TEST(EvictionQueueTest, CopiesWithoutACostLeaveBeforeAll) {
   EvictionQueue queue;
   queue.Add({Member(1), EvictionCost::kClean, VirtualTime(100)});
   queue.Add({Member(2), EvictionCost::kNone, VirtualTime(1)});
   EXPECT_EQ(Next(queue), 2u);
 }
 
-TEST(EvictionQueueTest, WhoIsPlannedToLeaveGoesAfterDuplicatesAndBeforeTheOthers) {
+TEST(EvictionQueueTest, WhoIsPlannedToLeaveGoesAfterCopiesWithoutACostAndBeforeTheOthers) {
   EvictionQueue queue;
   queue.Add({Member(1), EvictionCost::kOnly, VirtualTime(1000)});
   queue.Add({Member(2), EvictionCost::kClean, VirtualTime(2000)});

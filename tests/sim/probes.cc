@@ -29,6 +29,7 @@ constexpr const char* kProbeNames[] = {
     "client gone while its call waits",
     "client gone while it opens",
     "client hung",
+    "session ended with another that was not renewed",
     "connection refused",
     "job joined after its last session",
     "job ended by its time to live",

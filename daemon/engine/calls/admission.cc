@@ -159,20 +159,20 @@ void Calls::PinChunk(Waiter& waiter, ChunkIndex index, Access access) {
 void Calls::WaitOrFail(Waiter& waiter, const Verdict& verdict) {
   // Device memory may fail after the call was checked, such as between two parts of an offer.
   if (verdict.admission == Admission::kTorn)
-    return Fail(waiter, Lost(core_.chunks, waiter.chunks[verdict.chunk]));
+    return Fail(waiter, TornChunkError(core_.chunks, waiter.chunks[verdict.chunk]));
   MEMTIDE_CHECK(verdict.admission != Admission::kAdmitted);
   waiter.job->waiting.Add(waiter, verdict.chunk, verdict.reason());
   RevokeLeases(waiter);
 }
 
 Admission Calls::TryAgain(Waiter& waiter) {
-  WaitingCalls& waiting = waiter.job->waiting;
+  AdmissionQueue& waiting = waiter.job->waiting;
   // Among the calls that wait, no call takes room before an older fetch that lacks it.
   const Waiter* const oldest = waiting.OldestFetchForRoom(waiter.tier);
   const bool may_take_room = oldest == nullptr || oldest->waiting.age() >= waiter.waiting.age();
   const Verdict verdict = TryAdmit(waiter, may_take_room);
   if (verdict.admission == Admission::kTorn) {
-    Fail(waiter, Lost(core_.chunks, waiter.chunks[verdict.chunk]));
+    Fail(waiter, TornChunkError(core_.chunks, waiter.chunks[verdict.chunk]));
   } else if (verdict.admission != Admission::kAdmitted) {
     waiting.Watch(waiter, verdict.chunk, verdict.reason());
     // Fetches that lack room revoke leases only when they are the oldest.
@@ -230,7 +230,7 @@ void Calls::AdmitWatching(Job& job, ChunkIndex index) {
       if (session == nullptr) return;
       // The copy of the vector is needed, because a waiter that is admitted leaves the original.
       for (Waiter* waiter : std::vector<Waiter*>(session->waiters)) {
-        const WaitingPlace& place = waiter->waiting;
+        const QueuePlace& place = waiter->waiting;
         if (place.age() > age && waiter->chunks[place.watched()] == index) try_again(*waiter);
       }
       return;
@@ -241,9 +241,9 @@ void Calls::AdmitWatching(Job& job, ChunkIndex index) {
 }
 
 void Calls::FailNaming(ChunkIndex index, bool only_readers, const absl::Status& why) {
-  const WaitingCalls& waiting = core_.chunks[index].job->waiting;
+  const AdmissionQueue& waiting = core_.chunks[index].job->waiting;
   uint64_t age = 0;
-  while (const WaitingCalls::Naming* const naming = waiting.NextNaming(index, age)) {
+  while (const AdmissionQueue::Naming* const naming = waiting.NextNaming(index, age)) {
     // Fail() erases the entry, so the age is read first.
     age = naming->waiter->waiting.age();
     if (!only_readers || naming->access == Access::kRead) Fail(*naming->waiter, why);
@@ -309,7 +309,7 @@ void Calls::RevokeLeases(Waiter& waiter) {
       if (chunks.size() < kMaxRevokedChunks) chunks.push_back(core_.ids.IdFor(index, pin.session));
     }
   }
-  Send(std::move(revokes));
+  SendRevokes(std::move(revokes));
 }
 
 void Calls::On(const LeasesInTheWay& signal) {
@@ -325,10 +325,10 @@ void Calls::On(const LeasesInTheWay& signal) {
       revokes[pin.session].chunks.push_back(core_.ids.IdFor(*index, pin.session));
     }
   }
-  Send(std::move(revokes));
+  SendRevokes(std::move(revokes));
 }
 
-void Calls::Send(std::map<SessionId, Revoke> revokes) {
+void Calls::SendRevokes(std::map<SessionId, Revoke> revokes) {
   for (auto& [session, revoke] : revokes) {
     revoke.session = session;
     ++core_.counters.revokes;

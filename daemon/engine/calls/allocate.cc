@@ -153,8 +153,13 @@ void Calls::On(const AllocationsPossible& signal) {
 void Calls::On(const NoMemoryForChunks& signal) {
   Job* const job = core_.FindJob(signal.job);
   if (job == nullptr) return;
-  for (const AllocateCall& call : std::exchange(job->allocating, {}))
-    core_.Refuse(call.call, signal.why);
+  for (AllocateCall& call : std::exchange(job->allocating, {})) {
+    if (call.home.value_or(job->home) == signal.home) {
+      core_.Refuse(call.call, signal.why);
+    } else {
+      job->allocating.push_back(std::move(call));
+    }
+  }
 }
 
 }  // namespace memtide

@@ -45,7 +45,7 @@ class Calls {
   // Ends a call that waits: undoes what its admission did, and answers it with the error. The
   // waiter is gone afterwards. Returns its step part, which the caller ends. RankContents::Fail()
   // does that at once, and calls which end here do it by a signal.
-  PartFailed Cancel(Waiter& waiter, const absl::Status& status);
+  [[nodiscard]] PartFailed Cancel(Waiter& waiter, const absl::Status& status);
   // Ends the session's lease of the chunk, if there is one: a FetchCall or EvictCall may name
   // leases that have ended.
   void ReleaseLease(Session& session, ChunkIndex index);
@@ -114,7 +114,7 @@ class Calls {
   absl::optional<absl::Status> TryAllocate(const Job& job, const AllocateCall& event) const;
   void Allocate(Session& session, Job& job, const AllocateCall& event);
   void UnpinChunk(ChunkIndex index, size_t pin_index);
-  void Register(Session& session, WaitingCall& call, Duration deadline);
+  void Register(Session& session, PendingCall& call, Duration deadline);
   Verdict Enter(Session& session, std::unique_ptr<Waiter> waiter, Duration deadline);
   // All chunks of the waiter are at its tier.
   void Proceed(Waiter& waiter);
@@ -131,12 +131,12 @@ class Calls {
   // The call, which is not admitted, waits until it is or is answered, and leases in its way are
   // revoked. It fails at once if a chunk that it reads is lost.
   void WaitOrFail(Waiter& waiter, const Verdict& verdict);
-  absl::Status WhyLate(const WaitingCall& call, const std::string& what, absl::Status late);
+  absl::Status WhyLate(const PendingCall& call, const std::string& what, absl::Status late);
   void PinChunk(Waiter& waiter, ChunkIndex index, Access access);
   void AdmitOldest(Job& job, Tier tier);
   void AdmitWatching(Job& job, ChunkIndex index);
   Admission TryAgain(Waiter& waiter);
-  void Send(std::map<SessionId, Revoke> revokes);
+  void SendRevokes(std::map<SessionId, Revoke> revokes);
   void RevokeLeases(Waiter& waiter);
   void RevokeLeasesAgain(Job& job, Tier tier);
 

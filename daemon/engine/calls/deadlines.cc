@@ -57,7 +57,7 @@ void Calls::ExpireEvict(CallId call) {
 }
 
 // `late`, unless the job waits for a budget of writes, which then has to be said of `what`.
-absl::Status Calls::WhyLate(const WaitingCall& call, const std::string& what, absl::Status late) {
+absl::Status Calls::WhyLate(const PendingCall& call, const std::string& what, absl::Status late) {
   if (core_.writes.WaitingOf(call.job->id) > 0) return AwaitsBudget(what);
   ++core_.counters.deadlines_exceeded;
   return late;

@@ -8,7 +8,7 @@
 namespace memtide {
 
 void Calls::FreeChunk(ChunkIndex index) {
-  const absl::Status freed = Freed(core_.chunks, index);
+  const absl::Status freed = FreedChunkError(core_.chunks, index);
   FailNaming(index, /*only_readers=*/false, freed);
   Chunk& chunk = core_.chunks[index];
   for (Waiter* const waiter : std::vector<Waiter*>(chunk.uses().waiters)) Fail(*waiter, freed);

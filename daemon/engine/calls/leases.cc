@@ -28,7 +28,7 @@ void Calls::UnpinChunk(ChunkIndex index, size_t pin_index) {
 }
 
 // The call counts for its session, job and user, and has a deadline from now on.
-void Calls::Register(Session& session, WaitingCall& call, Duration deadline) {
+void Calls::Register(Session& session, PendingCall& call, Duration deadline) {
   Job& job = *session.job;
   const uint32_t chunks = static_cast<uint32_t>(call.chunks.size());
   call.owner = session.id;
@@ -252,14 +252,14 @@ std::vector<SlotNumber> Calls::HomesOf(const Job& job) const {
 // The reason for which each call that is not admitted waits still holds.
 void Calls::CheckInvariants() const {
   std::map<const Job*, std::pair<uint32_t, uint64_t>> all;
-  const auto add = [&](const WaitingCall& call) {
+  const auto add = [&](const PendingCall& call) {
     ++all[call.job].first;
     all[call.job].second += call.chunks.size();
     MEMTIDE_CHECK(deadlines_.count({call.deadline, call.call}) == 1);
   };
   for (const auto& [call, waiter] : waiters_) {
     add(*waiter);
-    // Admission takes a call out of WaitingCalls, where age 0 means that it does not wait.
+    // Admission takes a call out of AdmissionQueue, where age 0 means that it does not wait.
     MEMTIDE_CHECK(waiter->admitted == (waiter->waiting.age() == 0));
     MEMTIDE_CHECK(bool(waiter->step) == (waiter->admitted && waiter->runs_step()));
     if (waiter->admitted) continue;

@@ -1,6 +1,7 @@
 // Steps that wait for their chunks, run and end (requests/steps.cc).
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "daemon/engine/calls/calls.h"

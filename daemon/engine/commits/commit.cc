@@ -184,4 +184,17 @@ void Commits::CarryOut(Session& session, const CommitCall& event,
   NoteCommit(job, session, event);
 }
 
+void Commits::NoteCommit(Job& job, Session& session, const CommitCall& call) {
+  session.committed_step = call.step;
+  job.committed_step = std::max(job.committed_step, call.step);
+  Manifest manifest(&core_.manifest_bytes, job.uid, call.manifest);
+  if (job.keeps_ranks()) {
+    job.kept_ranks[session.rank] = {session.id, call.step, std::move(manifest)};
+  } else {
+    job.manifest = std::move(manifest);
+  }
+  core_.MarkDirty(job);
+  ++core_.counters.steps_committed;
+}
+
 }  // namespace memtide

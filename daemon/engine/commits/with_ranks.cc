@@ -82,7 +82,7 @@ Commits::Sharers Commits::SharersOf(Job& job, const CommitCall& call) {
         }
         const Session* const other = core_.sessions.Find(name.owner);
         const bool is_behind = other != nullptr && other->committed_step < call.step;
-        sharers.lack_one |= is_behind && !other->is_waited_for_in_vain;
+        sharers.lack_one |= is_behind && !other->missed_a_commit;
       }
     }
   }
@@ -121,7 +121,7 @@ void Commits::EndWaitForRanks(Job& job) {
   if (!is_late) return;
   for (const SessionId id : job.sessions) {
     if (FindCommit(job, id) == job.commits.end()) {
-      core_.sessions.Find(id)->is_waited_for_in_vain = true;
+      core_.sessions.Find(id)->missed_a_commit = true;
     }
   }
   TryCommitTogether(job);
@@ -180,7 +180,7 @@ void Commits::CommitTogether(Job& job, const std::vector<WaitingCommit>& commits
   for (const WaitingCommit& commit : commits) {
     Session& session = *core_.sessions.Find(commit.call.session);
     NoteCommit(job, session, commit.call);
-    if (commits.size() > 1) session.is_waited_for_in_vain = false;
+    if (commits.size() > 1) session.missed_a_commit = false;
   }
   rank_contents_.ForgetLostResults(job);
   // A snapshot that the first of them begins has the step of all.

@@ -30,7 +30,7 @@ struct OpenReply {
   uint32_t device = 0;  // Has the device slots.
   // Most chunks that the job can have.
   uint32_t max_chunks = 0;
-  // The lease budget at the working tier. It leaves slots to early write-back and prefetch.
+  // The lease budget at the lease tier. It leaves slots to early write-back and prefetch.
   uint32_t lease_budget = 0;
   std::vector<RegionId> regions;  // They follow on the fd socket.
   Duration session_lease{0};
@@ -169,7 +169,7 @@ struct SendRegionGone {
   RegionId region;
   uint32_t device_slots = 0, lease_budget = 0;  // The new values of the job.
 };
-// The new lease budget of the session (see OpenReply), of `slots` slots at the working tier. It may
+// The new lease budget of the session (see OpenReply), of `slots` slots at the lease tier. It may
 // have `most` leases in use at once.
 struct SendLeaseBudget {
   SessionId session;

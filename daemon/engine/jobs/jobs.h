@@ -75,6 +75,7 @@ class Jobs {
   enum class Ending { kOrderly, kAbrupt };
   void EndSession(Session& session, const absl::Status& why, Ending ending);
   // All that the job has. It may be gone afterwards.
+  bool WritesInHostMemory(const Session& session) const;
   void EndSessions(const Job& job, const absl::Status& why);
   void ExpireCalls();
   absl::Status CheckOpen(const OpenCall& event) const;

@@ -1,6 +1,7 @@
-// Sessions: connecting, renewing, ending, and what else a Tick ends.
+// Sessions: connecting, renewing and ending.
 #include <algorithm>
-#include <utility>
+#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/jobs/jobs.h"
@@ -68,13 +69,13 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
           core_.chunks[index].uses().pin_tier == Tier::kDevice) {
         // No other chunk gets the slot before ClientQuiet (quarantine.cc).
         quarantines_[id].job = session.job;
-        quarantines_[id].slots.push_back(residency_.Quarantine(index, pin->access));
+        quarantines_[id].slots.push_back(residency_.QuarantineCopy(index, pin->access));
       }
       // The bytes of a dead writer are neither the old nor the new content.
       if (pin->access == Access::kWrite) {
         residency_.Tear(index);
         // A call that writes the chunk goes on waiting, and makes it whole.
-        calls_.FailNaming(index, /*only_readers=*/true, Lost(core_.chunks, index));
+        calls_.FailNaming(index, /*only_readers=*/true, TornChunkError(core_.chunks, index));
       }
       calls_.ReleaseLease(session, index);
     }
@@ -88,80 +89,27 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   core_.sessions.Erase(id);
 }
 
+// Whether the process of the session may store to memory that another chunk has, or another
+// session, once the session has ended.
+bool Jobs::WritesInHostMemory(const Session& session) const {
+  if (std::any_of(session.steps.begin(), session.steps.end(),
+                  [](const auto& part) { return part.first != 0; })) {
+    return true;
+  }
+  const std::vector<ChunkIndex> chunks = session.job->members.chunks();
+  return std::any_of(chunks.begin(), chunks.end(), [&](ChunkIndex index) {
+    const Chunk& chunk = core_.chunks[index];
+    const Pin* const pin = chunk.uses().FindPin(session.id);
+    return pin != nullptr && pin->granted() && pin->access == Access::kWrite &&
+           chunk.pinned_at(Tier::kHost);
+  });
+}
+
 void Jobs::EndSessions(const Job& job, const absl::Status& why) {
   for (const SessionId id : std::vector<SessionId>(job.sessions)) {
     core_.Emit(CloseSession{id, why});
     EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
   }
-}
-
-void Jobs::On(const Tick&) {
-  for (const SessionId id : core_.sessions.Tick(core_.now)) {
-    ++core_.counters.sessions_lost;
-    const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-        "the session was not renewed for ",
-        std::chrono::duration_cast<std::chrono::seconds>(core_.options.limits.session_lease)
-            .count(),
-        " s and was ended"));
-    core_.Emit(CloseSession{id, why});  // Before its memory goes.
-    // Its process may go on, unlike one whose connection closed.
-    Job* const job = core_.sessions.Find(id)->job;
-    if (job != nullptr) memory_.ExposeRegions(*job);
-    EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);
-  }
-  // A Tick is also the clock of all deadlines: no event of its own comes for them.
-  ExpireCalls();
-  memory_.ExpireResizes();
-  std::vector<Job*> expired;
-  for (auto& [id, job] : core_.jobs) {
-    if (job->state() == JobState::kLingering && core_.now >= job->lingers_until &&
-        !IsAwaited(*job)) {
-      expired.push_back(job.get());
-    } else if (job->state() == JobState::kLingering) {
-      records_.SaveLastSteps(*job);
-    } else if (job->state() == JobState::kRunning) {
-      records_.SaveAgain(*job);
-    }
-    // A write or segment that failed is tried again at a Tick, so that an error that persists
-    // causes no busy loop.
-    residency_.RetryWrites(*job);
-    residency_.ReportFailures(*job);
-    core_.ledger.RetrySegments(*job->shares);
-    for (const Tier tier : kMemoryTiers) {
-      if (!job->share(tier).exists()) continue;
-      // A chunk that waited has found room in its own job since, without memory from other jobs.
-      const bool waits = job->contents != nullptr || !job->tier(tier).slot_queue.empty();
-      if (!waits) core_.ledger.elastic().Satisfy(job->share(tier));
-      core_.ScheduleRoomCheck(*job, tier);
-    }
-  }
-  offers_.Tick();
-  residency_.ServeWrites();
-  for (Job* job : expired) EndJob(*job);
-  memory_.ShrinkOverQuota();
-  // Waiting Opens are tried once more, and refused when their deadline has passed.
-  OpenWaiting();
-  scrubber_.ScrubNext();
-}
-
-void Jobs::ExpireCalls() {
-  const std::set<CallId> late = calls_.LateCalls();
-  for (const CallId call : late) {
-    if (Waiter* const waiter = calls_.FindWaiter(call)) {
-      rank_contents_.Fail(*waiter, calls_.WhyLate(*waiter));
-    }
-  }
-  for (const auto& [id, job] : core_.jobs) {
-    for (const WaitingPart& part : job->parts.TakeLate(core_.now)) {
-      ++core_.counters.deadlines_exceeded;
-      core_.Refuse(part.call.call,
-                   absl::DeadlineExceededError("another rank did not end the part"));
-    }
-    commits_.EndWaitForRanks(*job);
-    records_.ExpireWaitForSnapshot(*job);
-    if (job->orphans_remain) rank_contents_.FreeOrphans(*job);
-  }
-  for (const CallId call : late) calls_.ExpireEvict(call);
 }
 
 }  // namespace memtide

@@ -53,28 +53,6 @@ void Memory::On(const HostMemory& event) {
   core_.Emit(MachineShort{balloon, event.available, reserve});
 }
 
-// Leases are held at the working tier, so a host pool behind a device changes no budget.
-void Memory::SendBudgets(const Job& job, const ShareLedger::Change& change) {
-  if (job.lease_tier != change.tier) return;
-  // The budget of a fixed device share is that of its Open or Resize.
-  if (change.tier == Tier::kDevice && !job.share(change.tier).is_elastic()) return;
-  for (const SessionId session : job.sessions) {
-    // AnswerOpen() will send the budget of that time.
-    if (core_.sessions.Find(session)->opening) continue;
-    SendBudget(session, change.slots, change.most_slots);
-  }
-}
-
-void Memory::SendBudget(SessionId session, uint32_t slots, uint32_t most_slots) {
-  const Job& job = *core_.sessions.Find(session)->job;
-  // In host memory, chunks whose content is common are leased beside those that need the job's
-  // slots. Duplicates are not counted, as they are about to be written.
-  const uint32_t duplicates = std::min(job.common.value(), job.duplicated.readers());
-  const uint32_t common = job.lease_tier == Tier::kHost ? job.common.value() - duplicates : 0;
-  core_.Emit(SendLeaseBudget{session, slots + common, job.LeaseBudgetOf(slots) + common,
-                             job.LeaseBudgetOf(most_slots)});
-}
-
 void Memory::ReleaseSurplusSlots(Job& job, Tier tier) {
   if (job.state() == JobState::kEnding) return;
   Share& share = job.share(tier);

@@ -131,6 +131,24 @@ TEST_F(ExposedRegionsTest, NobodyJoinsWhileOtherSessionsUseThem) {
   EXPECT_NE(text.find("End them"), std::string::npos) << text;
 }
 
+TEST_F(ExposedRegionsTest, ASessionThatMayStillWriteEndsTheOthersOfItsJob) {
+  const SessionId other = node_.OpenAs(Named());
+  const ChunkId chunk = node_.Allocate(session_, 1)[0];
+  Write(chunk);
+  node_.Fetch(session_, {chunk}, Access::kRead, Tier::kHost);
+  const SessionId third = node_.OpenAs(Named());
+  node_.Fetch(third, node_.Allocate(third, 1), Access::kWrite, Tier::kHost);
+  node_.FinishTransfers();
+  Expire({other, third});
+  ASSERT_EQ(node_.closed_.size(), 1u) << "its leases were for reading";
+  Expire({other});
+  ASSERT_EQ(node_.closed_.size(), 3u);
+  EXPECT_EQ(node_.closed_[2].session, other);
+  EXPECT_EQ(node_.closed_[2].reason.code(), absl::StatusCode::kAborted);
+  EXPECT_NE(node_.closed_[2].reason.message().find("\"job\""), std::string::npos)
+      << node_.closed_[2].reason;
+}
+
 TEST_F(ExposedRegionsTest, WithoutMemoryForACopyTheJobGoesOnAndItIsSaid) {
   node_.fail_memory_ = true;
   Expire();

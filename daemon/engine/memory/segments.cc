@@ -132,7 +132,7 @@ void Memory::SegmentMade(Tier tier, uint32_t number, const absl::Status& status)
     if (job.contents != nullptr) core_.work.Send(NoMemoryForContents{job.id});
     // The home tier makes no memory later by itself: the next allocation requests it again.
     if (tier == job.home && share.slots().backed_slots() < kMinSlots) {
-      core_.work.Send(NoMemoryForChunks{job.id, status});
+      core_.work.Send(NoMemoryForChunks{job.id, tier, status});
     }
   } else if (core_.ledger.SegmentMade(share, number)) {
     core_.MarkDirty(job);

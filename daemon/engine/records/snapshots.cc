@@ -26,7 +26,7 @@ namespace {
 
 constexpr Duration kPauseAfterFailure = std::chrono::minutes(1);
 // Chunks that are read at once to be written again.
-constexpr int kMostReads = 4;
+constexpr size_t kMostReads = 4;
 
 bool IsBeingWritten(const Chunk& chunk) {
   return std::any_of(chunk.uses().pins.begin(), chunk.uses().pins.end(),
@@ -103,16 +103,19 @@ void Records::BeginSaving(Job& job) {
 void Records::SaveWhenWritten(Job& job) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.is_started || !saving.unwritten.empty()) return;
-  int reads = 0;
   for (const ChunkIndex index : job.members.chunks()) {
     const Chunk& chunk = core_.chunks[index];
     if (IsOnSsd(chunk)) continue;
     if (!IsRecorded(index) || !BelongsInSnapshot(chunk)) continue;
-    // A chunk that is read takes room from others until it is written.
-    if (chunk.valid_at(Tier::kSsd) && ++reads > kMostReads) continue;
     saving.unwritten.insert(index);
-    core_.ScheduleChunk(index);
+    if (chunk.valid_at(Tier::kSsd)) {
+      saving.unread.push_back(index);
+    } else {
+      core_.ScheduleChunk(index);
+    }
   }
+  std::reverse(saving.unread.begin(), saving.unread.end());
+  ReadForSnapshot(saving);
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
   saving.steps = job.CommittedSteps();
@@ -136,6 +139,17 @@ void Records::SaveWhenWritten(Job& job) {
   core_.Emit(SaveSnapshot{snapshot});
 }
 
+// A chunk that is read takes room from others until it is written.
+void Records::ReadForSnapshot(JobSnapshots::Saving& saving) {
+  while (!saving.unread.empty() && saving.reading.size() < kMostReads) {
+    const ChunkIndex index = saving.unread.back();
+    saving.unread.pop_back();
+    if (saving.unwritten.count(index) == 0) continue;
+    saving.reading.insert(index);
+    core_.ScheduleChunk(index);
+  }
+}
+
 void Records::WriteForSnapshot(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   const absl::optional<JobSnapshots::Saving>& saving = chunk.job->snapshots.saving;
@@ -155,7 +169,10 @@ void Records::WriteForSnapshot(ChunkIndex index) {
 // The snapshot that is being saved, if there is one, waits for the chunk no more.
 void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
   if (!job.snapshots.saving.has_value()) return;
-  if (job.snapshots.saving->unwritten.erase(index) > 0) SaveWhenWritten(job);
+  JobSnapshots::Saving& saving = *job.snapshots.saving;
+  if (saving.unwritten.erase(index) == 0) return;
+  if (saving.reading.erase(index) > 0) ReadForSnapshot(saving);
+  SaveWhenWritten(job);
 }
 
 void Records::On(const SnapshotSaved& event) {
@@ -182,7 +199,7 @@ void Records::On(const SnapshotSaved& event) {
   }
   core_.HomesFreed(job);
   if (!event.status.ok()) RefuseCommits(job, event.status);
-  for (JobSnapshots::WaitingCommit& commit : std::exchange(snapshots.commits, {})) {
+  for (JobSnapshots::AwaitingCommit& commit : std::exchange(snapshots.commits, {})) {
     if (commit.step <= snapshots.SavedStep(commit.rank)) {
       core_.Answer(commit.call);
     } else {
@@ -207,7 +224,7 @@ void Records::DistrustStores(Job& job) {
 
 // The commits that wait for a snapshot get the reason why there is none; its writes are tried on.
 void Records::RefuseCommits(Job& job, const absl::Status& why) {
-  for (const JobSnapshots::WaitingCommit& commit : std::exchange(job.snapshots.commits, {})) {
+  for (const JobSnapshots::AwaitingCommit& commit : std::exchange(job.snapshots.commits, {})) {
     core_.Refuse(commit.call, absl::Status(why.code(), NotDurable(commit.step, why)));
   }
 }
@@ -221,7 +238,7 @@ void Records::EndQuarantines(Job& job, const std::vector<SlotNumber>& slots) {
 }
 
 void Records::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status& why) {
-  std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
+  std::vector<JobSnapshots::AwaitingCommit>& commits = job.snapshots.commits;
   const auto found = std::find_if(commits.begin(), commits.end(), [session](const auto& commit) {
     return commit.session == session;
   });
@@ -231,9 +248,9 @@ void Records::EndWaitForSnapshot(Job& job, SessionId session, const absl::Status
 }
 
 void Records::ExpireWaitForSnapshot(Job& job) {
-  std::vector<JobSnapshots::WaitingCommit>& commits = job.snapshots.commits;
+  std::vector<JobSnapshots::AwaitingCommit>& commits = job.snapshots.commits;
   for (size_t i = 0; i < commits.size();) {
-    const JobSnapshots::WaitingCommit commit = commits[i];
+    const JobSnapshots::AwaitingCommit commit = commits[i];
     if (core_.now < commit.deadline) {
       ++i;
       continue;

@@ -34,7 +34,7 @@ absl::Status Requests::CheckFetch(const Session& session, const FetchCall& event
     // An operation in place leases for writing, and reads first.
     const bool reads =
         event.access == Access::kRead || (chunk.copies().memory_failed && session.has_lost_content);
-    if (reads && chunk.copies().torn) return Lost(core_.chunks, index);
+    if (reads && chunk.copies().torn) return TornChunkError(core_.chunks, index);
     for (const Pin& pin : chunk.uses().pins) {
       // A chunk is leased at one tier at a time. The fetch would wait for a lease of its own
       // session.

@@ -44,7 +44,7 @@ void Requests::On(const FreeCall& event) {
   rank_contents_.IdsChanged(*session->job);
 }
 
-// Fails the session's calls that wait for the chunks; those of others are for FailNaming().
+// Calls of other sessions are for FailNaming().
 void Requests::FailWaiting(const Session& session, const std::vector<ChunkIndex>& indices) {
   if (session.waiters.empty()) return;
   const uint64_t batch = core_.ids.Mark(indices);

@@ -49,9 +49,9 @@ class Requests {
                          const std::vector<ChunkIndex>& indices) const;
   absl::Status CheckPart(const Session& session, uint64_t part) const;
   // Whether the access predictor has learned the uses of a call, which is then made again.
-  enum class Uses : uint8_t { kNew, kLearned };
+  enum class Moment : uint8_t { kNew, kLearned };
   void Begin(Session& session, const FetchCall& event);
-  void Begin(Session& session, const StepCall& event, Uses uses);
+  void Begin(Session& session, const StepCall& event, Moment moment);
   void LearnStep(const Session& session, const StepCall& event);
   absl::Status CheckDiscard(const Session& session, ChunkIndex index) const;
 

@@ -42,7 +42,7 @@ absl::Status Requests::CheckStep(const Session& session, const StepCall& event,
   MEMTIDE_RETURN_IF_ERROR(CheckDeadline(core_.options.limits, event.deadline));
   // Torn chunks that the part writes are allowed, because it writes all of them.
   for (size_t i = 0; i < event.reads; ++i) {
-    if (core_.chunks[indices[i]].copies().torn) return Lost(core_.chunks, indices[i]);
+    if (core_.chunks[indices[i]].copies().torn) return TornChunkError(core_.chunks, indices[i]);
   }
   MEMTIDE_RETURN_IF_ERROR(calls_.CheckWaiting(session, indices.size()));
   if (event.work == nullptr) return CheckPart(session, event.part);
@@ -79,20 +79,20 @@ void Requests::On(const StepCall& event) {
   const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
   prefetcher_.Learn(*session, event.moments);
-  Begin(*session, event, Uses::kNew);
+  Begin(*session, event, Moment::kNew);
 }
 
 void Requests::On(const StepAgain& signal) {
   Session* session = core_.CallingSession(signal.call.call, signal.call.session);
-  if (session != nullptr) Begin(*session, signal.call, Uses::kLearned);
+  if (session != nullptr) Begin(*session, signal.call, Moment::kLearned);
 }
 
-void Requests::Begin(Session& session, const StepCall& event, Uses uses) {
+void Requests::Begin(Session& session, const StepCall& event, Moment moment) {
   Job& job = *session.job;
   absl::StatusOr<std::vector<ChunkIndex>> indices = core_.ids.Resolve(session, event.chunks);
   absl::Status status = indices.ok() ? CheckStep(session, event, *indices) : indices.status();
   if (!status.ok()) return core_.Refuse(event.call, status);
-  if (uses == Uses::kNew) LearnStep(session, event);
+  if (moment == Moment::kNew) LearnStep(session, event);
   RunStep run;
   run.work = event.work;
   run.purpose = NumberedPart{event.part};

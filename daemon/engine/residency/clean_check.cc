@@ -39,23 +39,21 @@ void Residency::StartCheck(ChunkIndex index) {
 }
 
 void Residency::CheckDone(ChunkIndex index, const Flight& flight, const absl::Status& status) {
-  Chunk& chunk = core_.chunks[index];
-  core_.ScheduleChunk(index);
-  if (status.ok()) return;
-  if (!absl::IsDataLoss(status)) {
+  const Chunk& chunk = core_.chunks[index];
+  // A session that leased the chunk for writing meanwhile may differ.
+  if (absl::IsDataLoss(status) && flight.version == chunk.version) {
+    const absl::Status why = absl::DataLossError(absl::StrCat(
+        "chunk ", core_.IdOf(index).value(),
+        " was written on the GPU, but leased only for reading: ", status.message(),
+        ". An operation writes to parameters, gradients or optimizer state that "
+        "declares no write, or a kernel past torch's dispatcher does. ",
+        LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
+    core_.work.Send(WrittenUnseen{chunk.job->id, why});
+  } else if (!status.ok() && !absl::IsDataLoss(status)) {
     // The copies could not be compared: the drop goes on, as most do without a check.
     NoteFailure(index, status);
-    return;
   }
-  // A session that leased the chunk for writing meanwhile may differ.
-  if (flight.version != chunk.version) return;
-  const absl::Status why = absl::DataLossError(absl::StrCat(
-      "chunk ", core_.IdOf(index).value(),
-      " was written on the GPU, but leased only for reading: ", status.message(),
-      ". An operation writes to parameters, gradients or optimizer state that "
-      "declares no write, or a kernel past torch's dispatcher does. ",
-      LastMomentsOf(chunk), "MEMTIDE_PROTECT=1 ends the program at the kernel that does it"));
-  core_.work.Send(WrittenUnseen{chunk.job->id, why});
+  chunk.live() ? core_.ScheduleChunk(index) : ForgetAfterTransfer(index);
 }
 
 // A program that writes one chunk unseen has mostly written others, too. Each keeps the content of

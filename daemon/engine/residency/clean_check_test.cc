@@ -142,6 +142,16 @@ TEST_F(CleanCheckTest, AChunkThatIsLeasedForWritingMeanwhileMayDiffer) {
   EXPECT_EQ(node_.CodeOf(fetch), absl::StatusCode::kOk);
 }
 
+TEST_F(EachDropIsCheckedTest, AFreedChunkThatDiffersIsFoundAsWell) {
+  ReadAgain();
+  EvictAll();
+  node_.Post(FreeCall{node_.Call(), session_, 1000, chunks_});
+  node_.FinishOne(absl::DataLossError("they differ"));
+  ASSERT_EQ(node_.closed_.size(), 1u);
+  EXPECT_EQ(node_.Inspect().counters.transfers_failed, 0u);
+  node_.FinishTransfers();
+}
+
 TEST_F(CleanCheckTest, ACheckThatFailsHoldsNothingUp) {
   ReadAgain();
   EvictAll();

@@ -9,7 +9,7 @@ namespace memtide {
 
 void Residency::HoldInCommon(Job& job, ChunkIndex index) {
   UnlinkShadow(index);
-  ForgetWishes(index);
+  CancelMovements(index);
   const Chunk& chunk = core_.chunks[index];
   MEMTIDE_CHECK(chunk.valid_at(Tier::kHost) && !chunk.copies().flight && !chunk.pinned());
   Copies& copies = copies_[index];

@@ -7,7 +7,7 @@ namespace memtide {
 void Residency::Discard(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   MEMTIDE_CHECK(!chunk.pinned());
-  ForgetWishes(index);
+  CancelMovements(index);
   chunk.blank = copies_[index].discarded = false;
   BeginVersion(index, TierSet());
   victims_.Rank(index);

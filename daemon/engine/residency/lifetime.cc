@@ -59,7 +59,7 @@ void Residency::LeaveContent(CommonContent& content) {
 bool Residency::EndChunk(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   Job& job = *chunk.job;
-  ForgetWishes(index);
+  CancelMovements(index);
   UnlinkShadow(index);
   core_.chunks.Free(index);
   // A slot that a transfer still uses will be free without the chunk's doing.
@@ -83,9 +83,6 @@ bool Residency::ReleaseIfUnused(ChunkIndex index) {
     if (tier != Tier::kSsd) core_.ScheduleRoomCheck(job, tier);
   }
   job.members.Remove(chunk.member);
-  // The next chunk with this index has no failed write-back.
-  std::vector<ChunkIndex>& retried = job.retry_after_tick;
-  if (chunk.retry_after_tick) retried.erase(std::find(retried.begin(), retried.end(), index));
   CommonContent* const common = chunk.common();
   core_.chunks.Release(index);
   if (common != nullptr) LeaveContent(*common);

@@ -1,6 +1,5 @@
 // Prefetcher, prediction: the uses that sessions report train the access predictor.
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/errors.h"

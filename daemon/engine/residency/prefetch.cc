@@ -1,7 +1,6 @@
 // Prefetcher, movement: while links are idle, chunks with the next predicted uses move up,
 // and the next victims are written back.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "daemon/engine/residency/copies.h"

@@ -25,7 +25,8 @@ class Prefetcher {
              UsedBy by = UsedBy::kScript);
   // The leases of the session whose chunks are expected last.
   void AddEvictionHints(const Session& session, FetchReply* reply) const;
-  // Starts one movement. False: none is worth its time now.
+  // Starts one movement. False: none is worth its time now, but a signal may have been sent for the
+  // room of one.
   bool PrefetchOrWriteBack();
 
  private:

@@ -1,5 +1,5 @@
-// Quarantined slots: copies in slots at the device to which the work of a process that died may
-// still write (jobs/quarantine.cc).
+// Quarantined slots: those at the device to which the work of a process that died may still write
+// (jobs/quarantine.cc), and those on SSD that a snapshot names (records/snapshots.cc).
 #include "daemon/engine/residency/copies.h"
 #include "daemon/engine/residency/residency.h"
 
@@ -10,7 +10,7 @@ bool Residency::InQuarantine(const Chunk& chunk) const {
   return slot && chunk.job->share(Tier::kDevice).slots().in_quarantine(slot.number());
 }
 
-SlotNumber Residency::Quarantine(ChunkIndex index, Access access) {
+SlotNumber Residency::QuarantineCopy(ChunkIndex index, Access access) {
   const Chunk& chunk = core_.chunks[index];
   const SlotNumber slot = chunk.slot(Tier::kDevice).number();
   chunk.job->share(Tier::kDevice).Quarantine(slot);

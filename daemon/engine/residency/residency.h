@@ -2,7 +2,8 @@
 // and as the prefetcher advises. Engine-internal.
 //
 // Residency alone changes copies and homes: it has the ChunkTable::WritableCopies. Each of its
-// verbs leaves the chunk in the queues of victims where it belongs, and in the record of the event.
+// verbs leaves the chunk in the queues of victims where it belongs, and all but Tear(),
+// QuarantineCopy() and LinkShadow() in the record of the event.
 //
 // A chunk has one transfer in flight at most. Its pending movements and its copies determine the
 // next one. Calls that wait for a chunk hear of failures by signals.
@@ -67,7 +68,7 @@ class Residency {
   // Processes that had leased the chunk at the device with this access may still use its slot
   // there, which no other chunk gets until Share::EndQuarantine(). Nothing that they write there is
   // a copy.
-  SlotNumber Quarantine(ChunkIndex index, Access access);
+  SlotNumber QuarantineCopy(ChunkIndex index, Access access);
   // A flush has failed. The copy on SSD, or the one that is being written, counts no more, so that
   // another one is written there, as soon as host memory has one, too: a device may be lost.
   void DistrustSsd(ChunkIndex index);
@@ -141,7 +142,7 @@ class Residency {
   void DropCopy(ChunkIndex index, Tier tier);
   // Cancels the movements that are pending for the present content, which goes to another chunk or
   // nowhere. Movements for which calls wait stay.
-  void ForgetWishes(ChunkIndex index);
+  void CancelMovements(ChunkIndex index);
   // The chunk holds something else, or elsewhere.
   void NoteChange(ChunkIndex index) {
     core_.MarkDirty(index);

@@ -24,7 +24,7 @@ void Residency::UnlinkShadow(ChunkIndex index) {
   victims_.Rank(counterpart);
 }
 
-void Residency::ForgetWishes(ChunkIndex index) {
+void Residency::CancelMovements(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
   StopPrefetch(chunk);
   CancelEviction(chunk);
@@ -39,12 +39,12 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
   Chunk& a = core_.chunks[index_a];
   Chunk& b = core_.chunks[index_b];
   MEMTIDE_CHECK(!a.pinned() && !b.pinned());
-  ForgetWishes(index_a);
-  ForgetWishes(index_b);
+  CancelMovements(index_a);
+  CancelMovements(index_b);
   // Neither chunk ever had this version. A speculative step part that has read one of them
   // therefore does not count (decision 13).
   const Version fresh(std::max(a.version.value(), b.version.value()) + 1);
-  const bool a_is_made = a.is_made(), b_is_made = b.is_made();
+  const bool a_is_shared = a.holds_shared_result(), b_is_shared = b.holds_shared_result();
   for (const ChunkIndex index : {index_a, index_b}) {
     Chunk* const chunk = &core_.chunks[index];
     // A transfer of the current content stays valid under the new version. A transfer of an older
@@ -56,8 +56,8 @@ void Residency::SwapContents(ChunkIndex index_a, ChunkIndex index_b) {
     chunk->version = fresh;
   }
   std::swap(copies_[index_a], copies_[index_b]);
-  a.made = b_is_made ? fresh : Version();
-  b.made = a_is_made ? fresh : Version();
+  a.shared_result = b_is_shared ? fresh : Version();
+  b.shared_result = a_is_shared ? fresh : Version();
   for (const ChunkIndex index : {index_a, index_b}) {
     const Flight* const flight = core_.chunks[index].copies().flight.get();
     // The transfer belongs to its slots, which the other chunk has now.

@@ -91,7 +91,7 @@ void Residency::On(const TransferDone& event) {
   const absl::Status status =
       flight.is_void ? absl::UnavailableError("the device was lost during the copy") : event.status;
   const bool check = flight.kind == StartTransfer::Kind::kCompareDeviceWithHost;
-  if (check && chunk.live()) return CheckDone(index, flight, status);
+  if (check) return CheckDone(index, flight, status);
   if (flight.from.has_value() && flight.to == Tier::kSsd) {
     core_.writes.End(flight.traced.start, WriteOf(index), status.ok());
   }
@@ -218,20 +218,21 @@ void Residency::TransferFailed(ChunkIndex index, const Flight& flight, const Tra
 
 void Residency::RetryLater(ChunkIndex index) {
   Chunk& chunk = core_.chunks[index];
-  if (!std::exchange(chunk.retry_after_tick, true)) chunk.job->retry_after_tick.push_back(index);
+  if (std::exchange(chunk.retry_after_tick, true)) return;
+  chunk.job->retry_after_tick.push_back(core_.IdOf(index));
 }
 
 // While all writes fail, a single chunk is tried after each pause.
 void Residency::RetryWrites(Job& job) {
-  std::vector<ChunkIndex>& waiting = job.retry_after_tick;
   const bool fail = job.failed_writes.tries > 0;
   if (fail && core_.now < job.failed_writes.next_try) return;
-  const auto end = fail && !waiting.empty() ? waiting.begin() + 1 : waiting.end();
-  const std::vector<ChunkIndex> retried(waiting.begin(), end);
-  waiting.erase(waiting.begin(), end);
-  for (const ChunkIndex index : retried) {
-    core_.chunks[index].retry_after_tick = false;
-    core_.ScheduleChunk(index);
+  while (!job.retry_after_tick.empty()) {
+    const absl::optional<ChunkIndex> index = core_.chunks.Find(job.retry_after_tick.front());
+    job.retry_after_tick.pop_front();
+    if (!index.has_value()) continue;  // It was freed.
+    core_.chunks[*index].retry_after_tick = false;
+    core_.ScheduleChunk(*index);
+    if (fail) return;
   }
 }
 

@@ -9,9 +9,6 @@
 
 namespace memtide {
 
-// A commit of a chunk whose content is common, and of a shadow chunk that has its own. The chunk
-// gets that, and the shadow chunk the common content, or nothing if the old content ends.
-// False: the job has no slot for a home of the shadow chunk, and nothing is changed.
 bool RankContents::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old) {
   const Chunk& old = core_.chunks[chunk];
   const bool is_own = core_.chunks[shadow].common() == nullptr && !core_.ids.IsShared(shadow);
@@ -25,11 +22,6 @@ bool RankContents::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   return true;
 }
 
-// A session is to write, at the device, what is common. The copy there becomes the chunk's own
-// content when the lease is granted: a lease for reading stays where it is, as kernels may be
-// running there. Returns what the chunks need then, by their number: a slot for a home, if a chunk
-// is common. The error is TakeHome()'s, or UNAVAILABLE and to be called again: the copy is
-// being compared with the content.
 absl::StatusOr<std::vector<Home>> RankContents::TakeHomes(Job& job,
                                                           const std::vector<ChunkIndex>& indices) {
   std::vector<Home> homes(indices.size());
@@ -46,7 +38,6 @@ absl::StatusOr<std::vector<Home>> RankContents::TakeHomes(Job& job,
   return homes;
 }
 
-// A commit of a chunk or shadow chunk whose content is common: what their ids name is exchanged.
 // The content itself stays, as the old content of the pair.
 void RankContents::ExchangeNames(Job& job, const CommitCall& event, size_t nth, ChunkIndex chunk,
                                  ChunkIndex shadow) {

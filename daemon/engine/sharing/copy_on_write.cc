@@ -68,9 +68,6 @@ absl::StatusOr<ChunkIndex> RankContents::MakeEntry(Job& job, ChunkIndex like) {
   return residency_.MakeChunk(job, std::move(entry));
 }
 
-// Replaces each shared entry in `indices` by a new one, which the session's id names from now on.
-// Its content is not copied: a step writes all of it. Nothing is changed if there is no room, or if
-// the session uses the entry. `may_be_leased`: a lease of the session stays with the entry.
 absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<ChunkId>& ids,
                                           const std::vector<bool>& wanted, bool may_be_leased,
                                           std::vector<ChunkIndex>* indices) {
@@ -102,8 +99,6 @@ absl::Status RankContents::GiveOwnEntries(Session& session, const std::vector<Ch
   return absl::OkStatus();
 }
 
-// Copies the shared contents that the call writes, in a step part of the daemon, and then makes the
-// call again, which finds entries of its own.
 void RankContents::Unshare(Session& session, const FetchCall& event,
                            const std::vector<ChunkIndex>& indices) {
   Job& job = *session.job;
@@ -121,7 +116,7 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
   for (size_t i = 0; status.ok() && i < indices.size(); ++i) {
     if (!core_.ids.MustCopyToWrite(indices[i])) continue;
     if (core_.chunks[indices[i]].copies().torn) {
-      status = Lost(core_.chunks, indices[i]);
+      status = TornChunkError(core_.chunks, indices[i]);
       continue;
     }
     const absl::StatusOr<ChunkIndex> copy = MakeEntry(job, indices[i]);
@@ -155,7 +150,6 @@ void RankContents::Unshare(Session& session, const FetchCall& event,
   calls_.Wait(session, event.call, std::move(chunks), count, std::move(run), event.deadline);
 }
 
-// The copies are there, or failed.
 void RankContents::EndUnsharing(const Unsharing& unsharing, const absl::Status& status) {
   Session* const session = core_.sessions.Find(unsharing.call.session);
   if (!status.ok() || session == nullptr || session->job == nullptr) {
@@ -200,7 +194,6 @@ void RankContents::DropCopies(const Unsharing& unsharing) {
   }
 }
 
-// The session's lease on the content that its id named before, if it still has one.
 void RankContents::ReleaseLeftBehind(Session& session, ChunkId id) {
   const absl::optional<ChunkIndex> found = session.left_behind.EntryOf(id);
   if (!found.has_value()) return;
@@ -213,7 +206,6 @@ void RankContents::ReleaseLeftBehind(Session& session, ChunkId id) {
   if (is_left && session.job->names.NamesOf(index).empty()) calls_.FreeChunk(index);
 }
 
-// Ends one id of a content that others name, too.
 void RankContents::FreeId(Session& session, ChunkId id, ChunkIndex index) {
   calls_.ReleaseLease(session, index);
   core_.chunks[index].job->names.Remove(id, index);
@@ -237,8 +229,6 @@ bool RankContents::IsOrphan(ChunkIndex index) const {
                       [&is_there](const Name& name) { return is_there(name.owner); });
 }
 
-// Frees what only ranks that have ended could use. Another rank may still read what its id named
-// before; then the next Tick tries again.
 void RankContents::FreeOrphans(Job& job) {
   job.orphans_remain = false;
   for (const ChunkIndex index : job.members.chunks()) {

@@ -64,7 +64,7 @@ absl::optional<absl::Status> Duplicates::TryDuplicate(
   uint32_t own = 0;  // Chunks whose content is not common yet.
   for (const ChunkIndex index : indices) {
     const Chunk& chunk = core_.chunks[index];
-    if (chunk.copies().torn) return Lost(core_.chunks, index);
+    if (chunk.copies().torn) return TornChunkError(core_.chunks, index);
     if (chunk.transient) {
       return absl::InvalidArgumentError(absl::StrCat(
           "chunk ", core_.IdOf(index).value(),
@@ -93,7 +93,7 @@ void Duplicates::On(const DuplicateCall& event) {
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = core_.now + kOfferPatience;
+  offer->give_up_at = core_.now + kOfferPatience;
   offer->duplicate = event;
   const uint32_t count = static_cast<uint32_t>(event.chunks.size());
   offer->chunks_of_job = session->job->waiting_chunks.Take(count);
@@ -134,7 +134,7 @@ void Duplicates::Start(const std::shared_ptr<Offer>& offer) {
 
 // Memory is made for claims, or a transfer uses a slot that is to be the content's.
 void Duplicates::WaitForRoom(Session& session, const std::shared_ptr<Offer>& offer) {
-  if (core_.now >= offer->patience || core_.draining) {
+  if (core_.now >= offer->give_up_at || core_.draining) {
     return core_.Refuse(offer->call,
                         absl::ResourceExhaustedError(
                             "the job's host share has no room now for what duplicates have "

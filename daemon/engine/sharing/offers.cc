@@ -65,7 +65,7 @@ void Offers::On(const OfferCall& event) {
   offer->call = event.call;
   offer->session = session->id;
   offer->deadline = event.deadline;
-  offer->patience = core_.now + kOfferPatience;
+  offer->give_up_at = core_.now + kOfferPatience;
   for (uint32_t i = 0; i < event.chunks.size(); ++i) {
     const Chunk& chunk = core_.chunks[(*indices)[i]];
     if (chunk.common() != nullptr) {
@@ -94,7 +94,7 @@ bool Offers::IsOfferable(const Chunk& chunk) {
 void Offers::GoOn(const std::shared_ptr<Offer>& offer) {
   Session& session = *core_.sessions.Find(offer->session);
   if (StartHashing(session, offer) || StartSharing(session, offer)) return;
-  if (offer->open.empty() || core_.now >= offer->patience || core_.draining)
+  if (offer->open.empty() || core_.now >= offer->give_up_at || core_.draining)
     return AnswerOffer(*offer);
   Wait(session, offer);
 }
@@ -199,8 +199,8 @@ void Offers::StartPart(Session& session, const std::shared_ptr<Offer>& offer, Co
   if (!offer->repeats || waiting == nullptr || waiting->admitted) return;
   std::vector<Offer::Item> items = offer->in_part;
   items.insert(items.end(), offer->open.begin(), offer->open.end());
-  calls_.Cancel(*waiting, absl::UnavailableError("there is no room now"));
-  LeavePart(*offer);
+  const PartFailed failed = calls_.Cancel(*waiting, absl::UnavailableError("there is no room now"));
+  LeavePart(*std::get<std::shared_ptr<Offer>>(failed.purpose));
   PutOff(session, items);
 }
 

@@ -1,8 +1,10 @@
 // Parts of optimizer steps that ranks make once: the first rank that asks makes the part, and the
 // ids of the others come to name its results.
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -30,7 +32,7 @@ PartKey KeyOf(const Core& core, const StepCall& event, const std::vector<ChunkIn
   PartKey key{event.contents->work, {}, indices.size() - event.reads};
   for (uint32_t i = 0; i < event.reads; ++i) {
     const ChunkIndex index = indices[i];
-    if (core.chunks[index].is_made()) {
+    if (core.chunks[index].holds_shared_result()) {
       key.reads.push_back({Digest(), {core.IdOf(index), core.chunks[index].version}});
       continue;
     }
@@ -55,7 +57,7 @@ bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
       if (pin.pending > 0 && pin.pending_access == Access::kWrite) return false;
     }
     uint64_t age = 0;
-    while (const WaitingCalls::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
+    while (const AdmissionQueue::Naming* const naming = chunk.job->waiting.NextNaming(index, age)) {
       if (naming->access == Access::kWrite) return false;
       age = naming->waiter->waiting.age();
     }
@@ -65,8 +67,6 @@ bool AreThere(const Core& core, const std::vector<ChunkIndex>& entries,
 
 }  // namespace
 
-// True: the call has been answered, or waits for another rank. False: the session makes the part,
-// into the entries that `indices` has then.
 bool RankContents::SharePart(Session& session, const StepCall& event,
                              std::vector<ChunkIndex>* indices,
                              absl::optional<PartDifference>* difference) {
@@ -78,7 +78,7 @@ bool RankContents::SharePart(Session& session, const StepCall& event,
     return true;
   }
   SharedPart* part = job.parts.Find(key);
-  if (part != nullptr && part->is_made() && !AreThere(core_, part->writes, part->results)) {
+  if (part != nullptr && part->is_done() && !AreThere(core_, part->writes, part->results)) {
     job.parts.Forget(key);
     part = nullptr;
   }
@@ -100,7 +100,7 @@ bool RankContents::SharePart(Session& session, const StepCall& event,
         core_.ids.IsShared(index) && (writer != nullptr || core_.chunks[index].has_content());
     if (writer == nullptr || to_own[i]) continue;
     // The session makes its own part anew: parts that wait for each other are not shared.
-    if (!writer->second.is_made()) {
+    if (!writer->second.is_done()) {
       is_anew = true;
     } else {
       job.parts.ForgetWriter(index);
@@ -125,7 +125,7 @@ bool RankContents::SharePart(Session& session, const StepCall& event,
 
 void RankContents::AnswerOrWait(Session& session, const StepCall& event, SharedPart& part,
                                 size_t count) {
-  if (part.is_made()) {
+  if (part.is_done()) {
     AnswerMade(event, std::vector<ChunkIndex>(part.writes));
   } else if (part.maker == session.id) {
     core_.Refuse(event.call, absl::AbortedError("the session makes this part already"));
@@ -154,7 +154,7 @@ absl::Status RankContents::TakeResults(Job& job, const StepCall& event,
     Chunk& chunk = core_.chunks[*index];
     const Pin* const own = chunk.uses().FindPin(event.session);
     const SharedParts::Map::value_type* const writer = job.parts.WriterOf(*index);
-    const bool is_being_made = writer != nullptr && !writer->second.is_made();
+    const bool is_being_made = writer != nullptr && !writer->second.is_done();
     if (own != nullptr || awaited.count(*index) > 0 || calls_.IsInPart(session, *index) ||
         !chunk.uses().evicts.empty() ||
         ((chunk.pinned() || is_being_made || job.waiting.NextNaming(*index, 0) != nullptr) &&
@@ -201,7 +201,6 @@ void RankContents::ForgetLostResults(Job& job) {
       [this](const SharedPart& part) { return AreThere(core_, part.writes, part.results); });
 }
 
-// A part that a session computes has ended, or never began.
 void RankContents::PartEnded(Job& job, SessionId maker, uint64_t number, bool computed) {
   if (number == 0) return;
   SharedParts::Ended ended = job.parts.End(maker, number, computed);
@@ -210,7 +209,7 @@ void RankContents::PartEnded(Job& job, SessionId maker, uint64_t number, bool co
   if (ended.part != nullptr) {
     writes = ended.part->writes;
     for (const ChunkIndex index : writes) {
-      core_.chunks[index].made = core_.chunks[index].version;
+      core_.chunks[index].shared_result = core_.chunks[index].version;
       results.emplace_back(core_.IdOf(index), core_.chunks[index].version);
     }
     ended.part->results = results;
@@ -236,12 +235,11 @@ void RankContents::EndWaitingParts(Session& session, const absl::Status& why) {
   }
 }
 
-// A commit has exchanged the contents of the two entries. If `from` held the result of a part,
-// ranks that are late find it in `to`. A content that was written since is no result.
+// A content that was written since is no result.
 void RankContents::ResultMoved(ChunkIndex from, ChunkIndex to) {
   SharedParts& parts = core_.chunks[to].job->parts;
   parts.ForgetWriter(to);
-  if (core_.chunks[to].is_made()) {
+  if (core_.chunks[to].holds_shared_result()) {
     parts.Move(from, to, core_.IdOf(to), core_.chunks[to].version);
   } else {
     parts.ForgetWriter(from);

@@ -116,7 +116,7 @@ void Offers::StartOwnOffer(Session& session) {
   auto offer = std::make_shared<Offer>();
   offer->repeats = true;
   offer->session = session.id;
-  offer->patience = core_.now + kOfferPatience;
+  offer->give_up_at = core_.now + kOfferPatience;
   while (!session.to_offer.empty() && offer->open.size() < kMostInOwnOffer) {
     Offer::Item item;
     item.id = *session.to_offer.begin();

@@ -170,7 +170,7 @@ struct Chunk {
   Version version;
   // The version that a part of several ranks has made, so that it is the same for all whose ids
   // name the entry; zero: none.
-  Version made;
+  Version shared_result;
 
   // Pending movements, strongest first: admitted fetches (to Uses::pin_tier), prefetch, requested
   // eviction (to Uses::evict_to), eviction as a victim, early write-back.
@@ -221,7 +221,7 @@ struct Chunk {
   CommonContent* common() const { return copies_.common; }
   bool has_content() const { return !copies_.valid.empty(); }
   bool valid_at(Tier tier) const { return copies_.valid.has(tier); }
-  bool is_made() const { return made == version && made != Version(); }
+  bool holds_shared_result() const { return shared_result == version && version != Version(); }
   bool pinned() const { return !uses_.pins.empty(); }
   bool is_evicted() const { return uses_.evicted == version; }
   // Whether the engine repeats offers of the chunk, which is no shadow chunk.

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <set>
 #include <typeindex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 

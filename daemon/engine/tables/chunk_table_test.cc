@@ -73,7 +73,7 @@ TEST_F(ChunkTableTest, AChunkIsInAStepAsLongAsOneHoldsIt) {
   EXPECT_FALSE(table_[a].in_step());
 }
 
-TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
+TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsTakenFirst) {
   const ChunkIndex a = Make(), b = Make(), c = Make();
   Release(a);
   Release(c);
@@ -83,7 +83,7 @@ TEST_F(ChunkTableTest, TheEntryThatWasReleasedLastIsClaimedFirst) {
   EXPECT_EQ(table_.Find(table_.IdOf(b)), b);
 }
 
-TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
+TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomChunks) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     ChunkTable table;
@@ -104,7 +104,7 @@ TEST_F(ChunkTableTest, NoIdIsUsedTwiceUnderRandomClaimsAndReleases) {
   }
 }
 
-TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreClaimedLowestFirstUnderNewIds) {
+TEST_F(ChunkTableTest, RestoredEntriesWithoutAJobAreTakenLowestFirstUnderNewIds) {
   table_.Restore(4, 7);
   const ChunkId restored(uint64_t{6} << 32 | 1);
   EXPECT_EQ(table_.MakeRestored(restored, job_), ChunkIndex(1));

@@ -78,7 +78,7 @@ class LeftBehind {
   std::set<std::pair<ChunkIndex, ChunkId>> ids_;
 };
 
-// The fields stand by the class that changes them; others read them.
+// The fields stand by the class that changes them. Others read them.
 struct Session {
   // Jobs: who it is, and its job.
   SessionId id;
@@ -91,8 +91,9 @@ struct Session {
   uint32_t rank = 0;
   std::string group;  // As in OpenCall: it is one of `group_ranks` ranks with a job each.
   uint32_t group_ranks = 0;
-  uint64_t opened_at_step = 0;         // Its committed_step when it opened the job.
-  absl::optional<uint32_t> lost_rank;  // Has ended since then, in a job that keeps ranks.
+  uint64_t opened_at_step = 0;  // Its committed_step when it opened the job.
+
+  // Residency.
   // Memory of the device had the only copy of a chunk of its job, and has failed. The session may
   // compute from that content, so that it writes no chunk that was lost so.
   bool has_lost_content = false;
@@ -116,13 +117,15 @@ struct Session {
   std::set<ChunkId> to_offer, to_revoke;
   bool repeats_offers = false;  // An offer of the engine's own is under way.
 
-  // RankContents.
+  // RankContents, and Jobs where a lease ends with its session.
   LeftBehind left_behind;
 
-  // Commits.
+  // Commits, and Jobs where a session goes on as a rank that was kept.
   uint64_t committed_step = 0;  // In a job of several ranks.
+  // A rank that has ended since the session opened its job, which keeps ranks.
+  absl::optional<uint32_t> lost_rank;
   // Other ranks have waited for its commit, and went on without it.
-  bool is_waited_for_in_vain = false;
+  bool missed_a_commit = false;
 
  private:
   friend class SessionTable;

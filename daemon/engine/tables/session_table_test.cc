@@ -185,6 +185,22 @@ TEST_F(SessionTableTest, SessionsRememberTheirOwnRepliesOnly) {
   EXPECT_EQ(table_.Replayed(*table_.Find(SessionId(2)), 5, kFree).value(), nullptr);
 }
 
+TEST(LeftBehindTest, AnEntryIsFoundByItsIdsAndAnIdHasOne) {
+  LeftBehind left;
+  left.Add(ChunkId(1), ChunkIndex(7));
+  left.Add(ChunkId(2), ChunkIndex(7));
+  left.Add(ChunkId(3), ChunkIndex(8));
+  EXPECT_EQ(left.IdOf(ChunkIndex(7)), ChunkId(1));
+  left.Remove(ChunkId(1));
+  EXPECT_EQ(left.IdOf(ChunkIndex(7)), ChunkId(2)) << "another lease is on the entry";
+  left.Add(ChunkId(2), ChunkIndex(9));
+  EXPECT_EQ(left.EntryOf(ChunkId(2)), ChunkIndex(9));
+  EXPECT_EQ(left.IdOf(ChunkIndex(7)), absl::nullopt) << "the id has left it";
+  left.Remove(ChunkId(4));
+  EXPECT_FALSE(left.Has(ChunkId(1)));
+  EXPECT_EQ(left.EntryOf(ChunkId(1)), absl::nullopt);
+}
+
 using SessionTableDeathTest = SessionTableTest;
 
 TEST_F(SessionTableDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {

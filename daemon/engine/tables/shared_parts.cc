@@ -70,7 +70,7 @@ void SharedParts::Forget(const PartKey& key) {
 }
 
 void SharedParts::Forget(Map::iterator part) {
-  MEMTIDE_CHECK(part->second.is_made());
+  MEMTIDE_CHECK(part->second.is_done());
   EraseWriters(part);
   made_.erase(part->second.made_as);
   reads_ -= part->first.reads.size();
@@ -86,7 +86,7 @@ void SharedParts::EraseWriters(Map::iterator part) {
 
 void SharedParts::Move(ChunkIndex from, ChunkIndex to, ChunkId id, Version version) {
   const auto writer = writers_.find(from);
-  if (writer == writers_.end() || !writer->second->second.is_made()) return;
+  if (writer == writers_.end() || !writer->second->second.is_done()) return;
   const Map::iterator part = writer->second;
   writers_.erase(writer);
   MEMTIDE_CHECK(writers_.emplace(to, part).second);
@@ -101,7 +101,7 @@ void SharedParts::ForgetWriter(ChunkIndex index) {
   if (writer == writers_.end()) return;
   const Map::iterator part = writer->second;
   writers_.erase(writer);
-  if (part->second.is_made()) Forget(part);
+  if (part->second.is_done()) Forget(part);
 }
 
 template <typename Condition>

@@ -59,7 +59,7 @@ struct SharedPart {
 
   uint64_t made_as = 0;  // Once it is made: the number of parts of the job that were before.
 
-  bool is_made() const { return number == 0; }
+  bool is_done() const { return number == 0; }
 };
 
 class SharedParts {
@@ -95,7 +95,7 @@ class SharedParts {
   void ForgetUnless(Condition are_there) {
     for (auto part = parts_.begin(); part != parts_.end();) {
       const auto next = std::next(part);
-      if (part->second.is_made() && !are_there(part->second)) Forget(part);
+      if (part->second.is_done() && !are_there(part->second)) Forget(part);
       part = next;
     }
   }

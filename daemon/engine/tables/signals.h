@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
-#include "daemon/engine/tables/calls.h"
+#include "daemon/engine/tables/pending_calls.h"
 
 namespace memtide {
 
@@ -38,6 +38,7 @@ struct AllocationsPossible {
 // The job gets no memory for the allocations that wait for it.
 struct NoMemoryForChunks {
   JobId job;
+  Tier home = Tier::kSsd;  // The chunks have it.
   absl::Status why;
 };
 // A tier of the job is smaller than it was when waiting calls were accepted, for good or until a

@@ -1,7 +1,7 @@
 // WorkList: the work that the handlers of an event leave to Settle(), each
 // piece listed once. Engine-internal.
 //
-// Four kinds of work: signals to other parts of the engine (oldest first), chunks that take their
+// Four kinds of work: signals to other classes (oldest first), chunks that take their
 // next step (oldest first), room checks of a tier of a job (newest first), and jobs that may
 // prefetch or write back (newest first). Dispatcher takes them in this order until none is left,
 // and lists more meanwhile.

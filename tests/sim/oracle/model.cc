@@ -270,6 +270,13 @@ void Model::Observe(const Effect& effect) {
 }
 
 void Model::After(const Event& event) {
+  for (const JobId id : std::exchange(state_.unsafe_jobs, {})) {
+    const auto job = state_.jobs.find(id);
+    if (job != state_.jobs.end() && !job->second.sessions.empty()) {
+      return Broken(
+          absl::StrCat("job ", id.value(), " goes on in memory that a lost process writes"));
+    }
+  }
   CheckLeases();
   node_.CheckParts();
   CheckCalls(event);

@@ -93,6 +93,18 @@ void Model::Expose(RegionId id) {
   if (!region->second.read_only) state_.exposed.insert(id);
 }
 
+// Whether the session has leased memory for writing that others of its job may have after it.
+bool Model::WritesInHostMemory(SessionId id) const {
+  const auto part = state_.parts.lower_bound({id, 0});
+  if (part != state_.parts.end() && part->first.first == id) return true;
+  const auto& leases = state_.sessions.at(id).leases;
+  return std::any_of(leases.begin(), leases.end(), [this](const auto& entry) {
+    const auto region = node_.regions().find(entry.second.place.region);
+    return entry.second.access == Access::kWrite && region != node_.regions().end() &&
+           region->second.pool.tier == Tier::kHost;
+  });
+}
+
 void Model::ObserveClose(const CloseSession& effect) {
   const auto found = state_.sessions.find(effect.session);
   if (found == state_.sessions.end() || found->second.gone ||
@@ -114,8 +126,12 @@ void Model::ObserveClose(const CloseSession& effect) {
       return Broken(absl::StrCat(ToText(effect), ": no limit was reached"));
     }
   } else if (session.phase != Phase::kEnded) {
-    if (!late) return Broken(absl::StrCat(ToText(effect), ": it was renewed in time"));
-    probes_.Hit(Probe::kClientHung);
+    const JobId job = session.job;
+    if (!late && state_.unsafe_jobs.count(job) == 0) {
+      return Broken(absl::StrCat(ToText(effect), ": it was renewed in time"));
+    }
+    probes_.Hit(late ? Probe::kClientHung : Probe::kEndedWithAnother);
+    if (late && WritesInHostMemory(effect.session)) state_.unsafe_jobs.insert(job);
     // Its process has the memory mapped, and may go on.
     for (const RegionId region : session.regions) Expose(region);
   }

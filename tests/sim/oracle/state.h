@@ -162,6 +162,8 @@ struct State {
   std::set<RegionId> dropping;     // Regions of whatever job.
   // Host regions that the processes of ended sessions may still write to.
   std::set<RegionId> exposed;
+  // Jobs that have lost, in this event, a session whose process may still write to their memory.
+  std::set<JobId> unsafe_jobs;
 
   // Free in this pool as of the last Inspect.
   Bytes Free(Pool pool) const;

@@ -1,11 +1,11 @@
-#include "daemon/engine/tables/waiting_calls.h"
+#include "daemon/engine/tables/admission_queue.h"
 
 #include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/tables/calls.h"
+#include "daemon/engine/tables/pending_calls.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -13,7 +13,7 @@ namespace {
 
 constexpr ChunkIndex kA(1), kB(2), kC(3);
 
-class WaitingCallsTest : public testing::Test {
+class AdmissionQueueTest : public testing::Test {
  protected:
   // A call that reads `reads` and writes `writes`.
   static std::unique_ptr<Waiter> Fetch(std::vector<ChunkIndex> reads,
@@ -31,10 +31,10 @@ class WaitingCallsTest : public testing::Test {
     return waiter;
   }
 
-  WaitingCalls calls_;
+  AdmissionQueue calls_;
 };
 
-TEST_F(WaitingCallsTest, ACallIsFoundByTheChunksThatItNamesAndByTheOneThatItWatches) {
+TEST_F(AdmissionQueueTest, ACallIsFoundByTheChunksThatItNamesAndByTheOneThatItWatches) {
   const auto a = Fetch({kA}, {kB}), b = Fetch({kB, kC});
   calls_.Add(*a, 1, WaitsFor::kRoom);
   calls_.Add(*b, 0, WaitsFor::kLease);
@@ -50,7 +50,7 @@ TEST_F(WaitingCallsTest, ACallIsFoundByTheChunksThatItNamesAndByTheOneThatItWatc
   EXPECT_EQ(calls_.NextNaming(kC, b->waiting.age()), nullptr);
 }
 
-TEST_F(WaitingCallsTest, ACallThatGoesIsFoundNoMore) {
+TEST_F(AdmissionQueueTest, ACallThatGoesIsFoundNoMore) {
   auto a = Fetch({kA, kB});
   const auto b = Step({kA});
   calls_.Add(*a, 0, WaitsFor::kRoom);
@@ -68,7 +68,7 @@ TEST_F(WaitingCallsTest, ACallThatGoesIsFoundNoMore) {
   calls_.CheckInvariants();
 }
 
-TEST_F(WaitingCallsTest, CallsForRoomAreInTheOrderOfAgeFetchesApartFromSteps) {
+TEST_F(AdmissionQueueTest, CallsForRoomAreInTheOrderOfAgeFetchesApartFromSteps) {
   const auto a = Fetch({kA}), b = Fetch({kA}), s = Step({kB}), t = Step({kB});
   for (Waiter* waiter : {s.get(), a.get(), t.get(), b.get()})
     calls_.Add(*waiter, 0, WaitsFor::kRoom);
@@ -85,7 +85,7 @@ TEST_F(WaitingCallsTest, CallsForRoomAreInTheOrderOfAgeFetchesApartFromSteps) {
   EXPECT_EQ(calls_.excluded(Tier::kHost), 2u);
 }
 
-TEST_F(WaitingCallsTest, ACallKeepsItsAgeWhenItWatchesAnotherChunk) {
+TEST_F(AdmissionQueueTest, ACallKeepsItsAgeWhenItWatchesAnotherChunk) {
   const auto a = Fetch({kA, kB}), b = Fetch({kB});
   calls_.Add(*a, 0, WaitsFor::kLease);
   calls_.Add(*b, 0, WaitsFor::kRoom);
@@ -96,7 +96,7 @@ TEST_F(WaitingCallsTest, ACallKeepsItsAgeWhenItWatchesAnotherChunk) {
   EXPECT_EQ(calls_.OldestFetchForRoom(Tier::kHost), a.get());
 }
 
-TEST_F(WaitingCallsTest, OnlyChangesOfWatchedChunksAreNotedAndTheNewestIsTakenFirst) {
+TEST_F(AdmissionQueueTest, OnlyChangesOfWatchedChunksAreNotedAndTheNewestIsTakenFirst) {
   EXPECT_FALSE(calls_.NoteChange(kA));
   const auto a = Fetch({kA, kC}), b = Fetch({kB});
   calls_.Add(*a, 0, WaitsFor::kLease);
@@ -113,7 +113,7 @@ TEST_F(WaitingCallsTest, OnlyChangesOfWatchedChunksAreNotedAndTheNewestIsTakenFi
   EXPECT_TRUE(calls_.empty());
 }
 
-TEST_F(WaitingCallsTest, ExcludedCallsAreServedInTurn) {
+TEST_F(AdmissionQueueTest, ExcludedCallsAreServedInTurn) {
   auto a = Fetch({kA});
   const auto b = Step({kA}), c = Fetch({kA});
   for (Waiter* waiter : {a.get(), b.get(), c.get()}) calls_.Add(*waiter, 0, WaitsFor::kLease);
@@ -125,7 +125,7 @@ TEST_F(WaitingCallsTest, ExcludedCallsAreServedInTurn) {
   EXPECT_EQ(&calls_.NextExcluded(Tier::kHost), b.get());
 }
 
-TEST_F(WaitingCallsTest, TheLargestCallIsSoughtAtItsTierForEitherReason) {
+TEST_F(AdmissionQueueTest, TheLargestCallIsSoughtAtItsTierForEitherReason) {
   const auto a = Fetch({kA}), b = Step({kA, kB}), c = Fetch({kA, kB, kC});
   calls_.Add(*a, 0, WaitsFor::kRoom);
   EXPECT_EQ(calls_.LargestAt(Tier::kHost), 1u);
@@ -136,7 +136,7 @@ TEST_F(WaitingCallsTest, TheLargestCallIsSoughtAtItsTierForEitherReason) {
   EXPECT_EQ(calls_.LargestAt(Tier::kDevice), 0u);
 }
 
-TEST_F(WaitingCallsTest, TheIndexesAgreeUnderRandomCalls) {
+TEST_F(AdmissionQueueTest, TheIndexesAgreeUnderRandomCalls) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     std::vector<std::unique_ptr<Waiter>> waiters;
@@ -159,9 +159,9 @@ TEST_F(WaitingCallsTest, TheIndexesAgreeUnderRandomCalls) {
   EXPECT_TRUE(calls_.empty());
 }
 
-using WaitingCallsDeathTest = WaitingCallsTest;
+using AdmissionQueueDeathTest = AdmissionQueueTest;
 
-TEST_F(WaitingCallsDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
+TEST_F(AdmissionQueueDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   const auto a = Fetch({kA}), b = Fetch({kA});
   calls_.Add(*a, 0, WaitsFor::kLease);
   EXPECT_DEATH(calls_.Add(*a, 0, WaitsFor::kLease), "waits already");
@@ -170,7 +170,7 @@ TEST_F(WaitingCallsDeathTest, WhatOnlyTheEngineCanGetWrongEndsTheProcess) {
   EXPECT_DEATH(
       {
         auto waiter = Fetch({kA});
-        WaitingCalls calls;
+        AdmissionQueue calls;
         calls.Add(*waiter, 0, WaitsFor::kRoom);
       },
       "outlives its job");

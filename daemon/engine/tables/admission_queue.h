@@ -1,16 +1,16 @@
-// WaitingCalls: the fetches and steps of a job that are not admitted yet. Engine-internal.
+// AdmissionQueue: the fetches and steps of a job that are not admitted yet. Engine-internal.
 //
 // Such a call is found again by each chunk that it names; by the one chunk that it watches; and, in
 // the order of age, among the calls at its tier that wait for the same reason. It watches a chunk
 // whose lease excludes it or, while it lacks room, a chunk that is not pinned. NoteChange() is
 // called when the pins of a chunk change, and TakeChanged() returns the chunk if it was watched.
 //
-// Ownership: the calls are the engine's. Each has a WaitingPlace, which takes the call out of the
-// WaitingCalls when it goes. WaitingCalls must outlive them and does not move.
+// Ownership: the calls are the engine's. Each has a QueuePlace, which takes the call out of the
+// AdmissionQueue when it goes. AdmissionQueue must outlive them and does not move.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
-#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_WAITING_CALLS_H_
-#define MEMTIDE_DAEMON_ENGINE_TABLES_WAITING_CALLS_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_ADMISSION_QUEUE_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_ADMISSION_QUEUE_H_
 
 #include <array>
 #include <cstddef>
@@ -27,17 +27,17 @@
 namespace memtide {
 
 struct Waiter;
-class WaitingCalls;
+class AdmissionQueue;
 
 enum class WaitsFor : uint8_t { kRoom, kLease };
 
-// Where a call stands in the WaitingCalls of its job. A member of the call.
-class WaitingPlace {
+// Where a call stands in the AdmissionQueue of its job. A member of the call.
+class QueuePlace {
  public:
-  WaitingPlace() = default;
-  WaitingPlace(const WaitingPlace&) = delete;
-  WaitingPlace& operator=(const WaitingPlace&) = delete;
-  ~WaitingPlace() { Leave(); }
+  QueuePlace() = default;
+  QueuePlace(const QueuePlace&) = delete;
+  QueuePlace& operator=(const QueuePlace&) = delete;
+  ~QueuePlace() { Leave(); }
 
   // The call waits no longer. Does nothing if it does not wait.
   void Leave();
@@ -48,15 +48,15 @@ class WaitingPlace {
   WaitsFor reason() const { return reason_; }
 
  private:
-  friend class WaitingCalls;
-  WaitingCalls* calls_ = nullptr;
+  friend class AdmissionQueue;
+  AdmissionQueue* calls_ = nullptr;
   Waiter* waiter_ = nullptr;
   uint64_t age_ = 0;
   uint32_t watched_ = 0;
   WaitsFor reason_ = WaitsFor::kRoom;
 };
 
-class WaitingCalls {
+class AdmissionQueue {
  public:
   // A call that names a chunk, and how it wants to access it.
   struct Naming {
@@ -64,10 +64,10 @@ class WaitingCalls {
     Access access = Access::kRead;
   };
 
-  WaitingCalls() = default;
-  WaitingCalls(const WaitingCalls&) = delete;
-  WaitingCalls& operator=(const WaitingCalls&) = delete;
-  ~WaitingCalls();
+  AdmissionQueue() = default;
+  AdmissionQueue(const AdmissionQueue&) = delete;
+  AdmissionQueue& operator=(const AdmissionQueue&) = delete;
+  ~AdmissionQueue();
 
   // No call waits, and no change is left.
   bool empty() const { return watching_.empty() && changed_.empty(); }
@@ -100,7 +100,7 @@ class WaitingCalls {
   void CheckInvariants() const;
 
  private:
-  friend class WaitingPlace;
+  friend class QueuePlace;
   using ByAge = std::map<uint64_t, Waiter*>;
   struct Queues {
     ByAge fetches_for_room, steps_for_room, excluded;
@@ -125,10 +125,10 @@ class WaitingCalls {
   std::vector<ChunkIndex> changed_;  // Watched chunks whose pins changed.
 };
 
-inline void WaitingPlace::Leave() {
+inline void QueuePlace::Leave() {
   if (calls_ != nullptr) calls_->Remove(*waiter_);
 }
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_WAITING_CALLS_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_ADMISSION_QUEUE_H_

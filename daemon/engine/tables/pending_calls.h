@@ -3,8 +3,8 @@
 //
 // Ownership: the tables of Calls own them. They point at their job, and hold tokens of its counts
 // and of those of their session, so that both outlive them.
-#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
-#define MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
+#ifndef MEMTIDE_DAEMON_ENGINE_TABLES_PENDING_CALLS_H_
+#define MEMTIDE_DAEMON_ENGINE_TABLES_PENDING_CALLS_H_
 
 #include <cstdint>
 #include <memory>
@@ -16,8 +16,8 @@
 #include "daemon/engine/interface/effects.h"
 #include "daemon/engine/interface/events.h"
 #include "daemon/engine/interface/types.h"
+#include "daemon/engine/tables/admission_queue.h"
 #include "daemon/engine/tables/chunk_table.h"
-#include "daemon/engine/tables/waiting_calls.h"
 #include "daemon/pool/slot_pool.h"
 
 namespace memtide {
@@ -49,7 +49,7 @@ struct Offer {
   SessionId session;
   bool repeats = false;       // It is the engine's own, and has no call.
   Duration deadline{0};       // Each step part has it.
-  Instant patience;           // For contents that others make, and for memory.
+  Instant give_up_at;         // For contents that others make, and for memory.
   bool lacks_memory = false;  // No more is made for the call.
   std::vector<Item> open;     // Not decided.
   std::vector<Item> in_part;  // In the step part that waits or runs.
@@ -96,7 +96,7 @@ struct RunStep {
 };
 
 // A call about chunks that is not answered yet, and counts as one that waits. Calls makes it.
-struct WaitingCall {
+struct PendingCall {
   CallId call;
   SessionId owner;  // The calling session.
   Job* job = nullptr;
@@ -111,7 +111,7 @@ struct WaitingCall {
 
 // A fetch or step. A step pins its chunks under an id of its own, so that steps and sessions
 // exclude each other by the same rule.
-struct Waiter : WaitingCall {
+struct Waiter : PendingCall {
   SessionId session;  // Pins the chunks: the calling session, or the id of the step.
   // chunks[first_written] and those after it are wanted for writing.
   size_t first_written = 0;
@@ -128,7 +128,7 @@ struct Waiter : WaitingCall {
   uint32_t new_pins = 0;
   uint64_t pins_before = 0;
   // While it is not admitted. It goes before `chunks`, by which it is found.
-  WaitingPlace waiting;
+  QueuePlace waiting;
 
   bool runs_step() const { return std::holds_alternative<RunStep>(then); }
   Access AccessOf(size_t i) const { return i < first_written ? Access::kRead : Access::kWrite; }
@@ -157,8 +157,8 @@ struct RunningStep {
 };
 
 // An eviction on request.
-struct EvictOperation : WaitingCall {};
+struct EvictOperation : PendingCall {};
 
 }  // namespace memtide
 
-#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_CALLS_H_
+#endif  // MEMTIDE_DAEMON_ENGINE_TABLES_PENDING_CALLS_H_

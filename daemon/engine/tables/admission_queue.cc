@@ -1,13 +1,13 @@
-#include "daemon/engine/tables/waiting_calls.h"
+#include "daemon/engine/tables/admission_queue.h"
 
 #include "base/check.h"
-#include "daemon/engine/tables/calls.h"
+#include "daemon/engine/tables/pending_calls.h"
 
 namespace memtide {
 
-WaitingCalls::~WaitingCalls() { MEMTIDE_CHECK(watching_.empty()) << "a call outlives its job"; }
+AdmissionQueue::~AdmissionQueue() { MEMTIDE_CHECK(watching_.empty()) << "a call outlives its job"; }
 
-WaitingCalls::ByAge& WaitingCalls::QueueOf(const Waiter& waiter) {
+AdmissionQueue::ByAge& AdmissionQueue::QueueOf(const Waiter& waiter) {
   Queues& queues = at(waiter.tier);
   if (waiter.waiting.reason() == WaitsFor::kLease) return queues.excluded;
   return waiter.runs_step() ? queues.steps_for_room : queues.fetches_for_room;
@@ -15,7 +15,7 @@ WaitingCalls::ByAge& WaitingCalls::QueueOf(const Waiter& waiter) {
 
 // The call is entered under each chunk that it names, and watches only one of them: a lease that
 // ends wakes the calls that wait for that very chunk.
-void WaitingCalls::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+void AdmissionQueue::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   MEMTIDE_CHECK(waiter.waiting.calls_ == nullptr) << "the call waits already";
   waiter.waiting.calls_ = this;
   waiter.waiting.waiter_ = &waiter;
@@ -28,13 +28,13 @@ void WaitingCalls::Add(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   Enter(waiter, watched, reason);
 }
 
-void WaitingCalls::Watch(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+void AdmissionQueue::Watch(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   MEMTIDE_CHECK(waiter.waiting.calls_ == this) << "the call does not wait";
   Unwatch(waiter);
   Enter(waiter, watched, reason);
 }
 
-void WaitingCalls::Enter(Waiter& waiter, uint32_t watched, WaitsFor reason) {
+void AdmissionQueue::Enter(Waiter& waiter, uint32_t watched, WaitsFor reason) {
   waiter.waiting.watched_ = watched;
   waiter.waiting.reason_ = reason;
   const uint64_t age = waiter.waiting.age();
@@ -43,13 +43,13 @@ void WaitingCalls::Enter(Waiter& waiter, uint32_t watched, WaitsFor reason) {
 }
 
 // Finds the call by its present chunk and reason, so it runs before Enter() changes them.
-void WaitingCalls::Unwatch(Waiter& waiter) {
+void AdmissionQueue::Unwatch(Waiter& waiter) {
   const uint64_t age = waiter.waiting.age();
   QueueOf(waiter).erase(age);
   watching_.erase({waiter.chunks[waiter.waiting.watched()], age});
 }
 
-void WaitingCalls::Remove(Waiter& waiter) {
+void AdmissionQueue::Remove(Waiter& waiter) {
   Unwatch(waiter);
   for (const ChunkIndex index : waiter.chunks) naming_.erase({index, waiter.waiting.age()});
   std::map<size_t, size_t>& sizes = at(waiter.tier).sizes;
@@ -60,40 +60,40 @@ void WaitingCalls::Remove(Waiter& waiter) {
 }
 
 // Age 0 is below all ages, so the search begins with the oldest call.
-bool WaitingCalls::NoteIfWatched(ChunkIndex index) {
+bool AdmissionQueue::NoteIfWatched(ChunkIndex index) {
   if (NextWatching(index, 0) == nullptr) return false;
   changed_.push_back(index);
   return true;
 }
 
-absl::optional<ChunkIndex> WaitingCalls::TakeChanged() {
+absl::optional<ChunkIndex> AdmissionQueue::TakeChanged() {
   if (changed_.empty()) return absl::nullopt;
   const ChunkIndex index = changed_.back();
   changed_.pop_back();
   return index;
 }
 
-Waiter* WaitingCalls::NextWatching(ChunkIndex index, uint64_t age) const {
+Waiter* AdmissionQueue::NextWatching(ChunkIndex index, uint64_t age) const {
   const auto next = watching_.upper_bound({index, age});
   return next != watching_.end() && next->first.first == index ? next->second : nullptr;
 }
 
-const WaitingCalls::Naming* WaitingCalls::NextNaming(ChunkIndex index, uint64_t age) const {
+const AdmissionQueue::Naming* AdmissionQueue::NextNaming(ChunkIndex index, uint64_t age) const {
   const auto next = naming_.upper_bound({index, age});
   return next != naming_.end() && next->first.first == index ? &next->second : nullptr;
 }
 
-Waiter* WaitingCalls::NextStepForRoom(Tier tier, uint64_t age) const {
+Waiter* AdmissionQueue::NextStepForRoom(Tier tier, uint64_t age) const {
   const auto next = at(tier).steps_for_room.upper_bound(age);
   return next != at(tier).steps_for_room.end() ? next->second : nullptr;
 }
 
-Waiter* WaitingCalls::OldestFetchForRoom(Tier tier) const {
+Waiter* AdmissionQueue::OldestFetchForRoom(Tier tier) const {
   const ByAge& fetches = at(tier).fetches_for_room;
   return fetches.empty() ? nullptr : fetches.begin()->second;
 }
 
-Waiter& WaitingCalls::NextExcluded(Tier tier) {
+Waiter& AdmissionQueue::NextExcluded(Tier tier) {
   Queues& queues = at(tier);
   MEMTIDE_CHECK(!queues.excluded.empty());
   auto next = queues.excluded.upper_bound(queues.last_excluded);
@@ -105,16 +105,16 @@ Waiter& WaitingCalls::NextExcluded(Tier tier) {
 }
 
 // A call that is excluded now will need its room, too.
-uint32_t WaitingCalls::LargestAt(Tier tier) const {
+uint32_t AdmissionQueue::LargestAt(Tier tier) const {
   const std::map<size_t, size_t>& sizes = at(tier).sizes;
   return sizes.empty() ? 0 : static_cast<uint32_t>(sizes.rbegin()->first);
 }
 
-void WaitingCalls::CheckInvariants() const {
+void AdmissionQueue::CheckInvariants() const {
   MEMTIDE_CHECK(changed_.empty()) << "a change was not taken";
   size_t named = 0, queued = 0;
   for (const auto& [key, waiter] : watching_) {
-    const WaitingPlace& place = waiter->waiting;
+    const QueuePlace& place = waiter->waiting;
     MEMTIDE_CHECK(place.calls_ == this && place.waiter_ == waiter);
     MEMTIDE_CHECK(key == std::make_pair(waiter->chunks[place.watched()], place.age()));
     MEMTIDE_CHECK(place.age() > 0 && place.age() <= last_age_);
