@@ -96,7 +96,7 @@ TEST_F(DaemonDeviceTest, ADriverThatWasUpdatedUnderTheMachineIsNamedWithTheRemed
 
 TEST_F(DaemonDeviceTest, AMigInstanceHasItsOwnName) {
   EXPECT_THAT(Log({"--device=MIG-fb"}, "devices=2,mig=yes", 0),
-              HasSubstr("of GPU 1, Fake GPU, 1 GiB, MIG-fb616b65"));
+              HasSubstr("of GPU 0, Fake GPU, 1 GiB, MIG-fb616b65"));
   EXPECT_THAT(Log({"--device=GPU-fb"}, "devices=2,mig=yes", 1),
               HasSubstr("there is no GPU \"GPU-fb\"; there are 0 (Fake GPU, MIG-fa616b65"));
 }

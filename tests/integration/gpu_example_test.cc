@@ -100,7 +100,7 @@ TEST(GpuExampleTest, AnOlderDriverIsRefusedWithTheNumbers) {
 TEST(GpuExampleTest, AMigInstanceIsNamedAndUsed) {
   const std::string mig = With("mig=yes");
   GpuNode node("MIG-fb", {mig});
-  EXPECT_THAT(Output({}, 0, node, {mig}), HasSubstr("all equal"));
+  EXPECT_THAT(Output({}, 0, node, {mig, "CUDA_VISIBLE_DEVICES=MIG-fb"}), HasSubstr("all equal"));
   EXPECT_THAT(node.End(), HasSubstr("MIG-fb616b65"));
 }
 

@@ -21,7 +21,8 @@
 //     "no-context-events" lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one
 //     that memtide refuses; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not
 //     loaded. compute_mode: "exclusive" lets one process make a context, unless mps=yes;
-//     "prohibited" lets none. mig: the devices are MIG instances. import, open_ipc: "no" refuses to
+//     "prohibited" lets none. mig: the devices are MIG instances, of which a
+//     process sees the first of CUDA_VISIBLE_DEVICES. import, open_ipc: "no" refuses to
 //     open another process's memory by descriptor or by legacy handle, whatever the attributes
 //     promise. maps_under_work: with "no" a mapping that is made or removed while the process has
 //     work ends the context. time_slices: with "yes" work waits for 25 ms where another process has

@@ -137,10 +137,12 @@ std::vector<Fault> ReadFaults(const char* text) {
 
 std::vector<int> VisibleDevices(const char* text, const Settings& settings) {
   std::vector<int> visible;
-  if (text == nullptr) {
-    for (int device = 0; device < settings.devices; ++device) visible.push_back(device);
-    return visible;
+  // CUDA enumerates one MIG instance to a process, whatever it may use.
+  const size_t most = settings.mig ? 1 : settings.devices;
+  for (int device = 0; text == nullptr && visible.size() < most; ++device) {
+    visible.push_back(device);
   }
+  if (text == nullptr) return visible;
   for (const auto part : absl::StrSplit(text, ',')) {
     int device = -1;
     if (absl::StartsWith(part, "GPU-") || absl::StartsWith(part, "MIG-")) {
@@ -152,7 +154,7 @@ std::vector<int> VisibleDevices(const char* text, const Settings& settings) {
       device = -1;
     }
     const bool seen = std::find(visible.begin(), visible.end(), device) != visible.end();
-    if (device < 0 || device >= settings.devices || seen) break;
+    if (device < 0 || device >= settings.devices || seen || visible.size() == most) break;
     visible.push_back(device);
   }
   return visible;

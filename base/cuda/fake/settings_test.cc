@@ -62,7 +62,9 @@ TEST(SettingsTest, VisibleDevicesEndAtTheFirstThatIsNotThere) {
   EXPECT_EQ(VisibleDevices("-1", two), Devices());
   EXPECT_EQ(VisibleDevices(FormatCudaUuid(UuidOf(two, 1)).c_str(), two), Devices{1});
   EXPECT_EQ(VisibleDevices("GPU-fb", two), Devices{1});
-  EXPECT_EQ(VisibleDevices("MIG-fb", two), Devices{1});
+  const Settings mig = ReadSettings("devices=2,mig=yes");
+  EXPECT_EQ(VisibleDevices(nullptr, mig), Devices{0}) << "a process sees one instance";
+  EXPECT_EQ(VisibleDevices("MIG-fb,0", mig), Devices{1});
 }
 
 TEST(SettingsTest, DevicesOfOneDirectoryAreKnownInAllProcessesAndDifferFromThoseOfAnother) {

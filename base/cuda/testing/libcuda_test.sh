@@ -23,7 +23,7 @@ fi
 expect "one of CUDA 11.8 and is too old: memtide needs driver 525 (CUDA 12.0)" \
   "$(dirname "$old")" A=
 expect "0 Fake GPU GPU-fa616b65-2d63-7564-612d-646576696300 OK" "$(dirname "$fake")" A=
-expect "1 Fake GPU MIG-fb616b65-2d63-7564-612d-646576696301 OK" "$(dirname "$fake")" \
-  MEMTIDE_FAKE_CUDA=devices=2,mig=yes
+expect "0 Fake GPU MIG-fb616b65-2d63-7564-612d-646576696301 OK" "$(dirname "$fake")" \
+  MEMTIDE_FAKE_CUDA=devices=2,mig=yes CUDA_VISIBLE_DEVICES=MIG-fb
 
 exit $((failures > 0))

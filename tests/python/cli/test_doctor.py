@@ -72,11 +72,11 @@ def test_a_daemon_without_cuda_is_named(node: Path) -> None:
 
 @pytest.mark.usefixtures("node")
 def test_the_gpus_are_listed(fake: Callable[[str], None]) -> None:
-    fake("memory=1GiB,devices=2,mig=yes")
+    fake("memory=1GiB,devices=2")
     finding = doctor._gpu()
     assert finding.verdict is Verdict.GOOD
-    assert "0 (Fake GPU, 1 GiB, MIG-fa616b65" in finding.state
-    assert "1 (Fake GPU, 1 GiB, MIG-fb616b65" in finding.state
+    assert "0 (Fake GPU, 1 GiB, GPU-fa616b65" in finding.state
+    assert "1 (Fake GPU, 1 GiB, GPU-fb616b65" in finding.state
 
 
 @pytest.mark.usefixtures("node")
