@@ -9,6 +9,7 @@ a write only costs a write-back.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -138,13 +139,14 @@ def pins_host_memory(operation: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def pieces_of(
-    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: int | None = None
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]] | None:
-    """The arguments of one call for each index of an operation over lists of tensors; None: it is
-    no such operation, or its lists have one index, of which a piece would be the whole again.
+    """The arguments of one call for each index of an operation over lists of tensors, or of `most`
+    calls for runs of indices; None: it is no such operation, or its lists have one index, of which
+    a piece would be the whole again.
 
     Such an operation treats each index by itself, so the results are the same, and the chunks of
-    one index fit where those of all do not.
+    fewer indices fit where those of all do not.
     """
     if is_higher_order(operation) or not operation._schema.name.startswith(LIST_PREFIXES):
         return None
@@ -159,15 +161,18 @@ def pieces_of(
     ):
         return None
 
-    def at(index: int, value: Any) -> Any:
-        return [value[index]] if isinstance(value, list | tuple) and value else value
+    def part(start: int, end: int, value: Any) -> Any:
+        return list(value[start:end]) if isinstance(value, list | tuple) and value else value
 
+    count = lengths.pop()
+    calls = min(count, most or count)
+    starts = [count * call // calls for call in range(calls + 1)]
     return (
         (
-            tuple(at(index, value) for value in args),
-            {name: at(index, value) for name, value in kwargs.items()},
+            tuple(part(start, end, value) for value in args),
+            {name: part(start, end, value) for name, value in kwargs.items()},
         )
-        for index in range(lengths.pop())
+        for start, end in itertools.pairwise(starts)
     )
 
 

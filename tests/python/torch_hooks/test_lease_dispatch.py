@@ -77,7 +77,11 @@ def test_an_operation_that_raises_holds_nothing_afterwards(runtime: Runtime) -> 
 
 def test_lists_of_more_than_can_be_leased_are_worked_off_in_pieces(runtime: Runtime) -> None:
     parameters = one_chunk_each(20)
+    runtime.client.acquired.clear()
     torch._foreach_add_(parameters, 1.0)
+    assert (
+        len(runtime.client.acquired) == 4
+    ), "of 8 chunks at once, quarters are the largest that fit"
     assert [p[0].item() for p in parameters] == [float(index + 1) for index in range(20)]
     norms = torch._foreach_norm(parameters)
     assert [norm.item() for norm in norms] == [p.clone().norm().item() for p in parameters]

@@ -93,7 +93,8 @@ class LeaseDispatchMode(OwnMode):
         try:
             return self._run(func, args, kwargs, reads, writes)
         except ResourceExhausted as error:
-            pieces = pieces_of(func, args, kwargs)
+            # Halves, and halves of those that do not fit either: fewer calls than one an index.
+            pieces = pieces_of(func, args, kwargs, most=2)
             slices = None
             if pieces is None and len(reads | writes) > self._ledger.budget:
                 slices = slices_of(self._memory, func, args, kwargs)
