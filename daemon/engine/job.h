@@ -87,10 +87,9 @@ struct KeptRank {
 struct JobSnapshots {
   struct Saving {
     std::vector<uint64_t> steps;  // The last ones that it has, as CommittedSteps().
-    // Chunks that are to be written to SSD first. If no faster tier has one, it is read for that: a
+    // Chunks that are to be written to SSD first. If the SSD alone has one, it is read for that: a
     // few are read at once (`reading`), and the others stand in `unread`.
-    std::set<ChunkIndex> unwritten, reading;
-    std::vector<ChunkIndex> unread;
+    std::set<ChunkIndex> unwritten, reading, unread;
     bool is_started = false;        // The SaveSnapshot is emitted.
     std::vector<SlotNumber> slots;  // SSD slots that it names: in quarantine from then on.
     std::shared_ptr<const Snapshot> snapshot;

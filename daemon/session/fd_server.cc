@@ -43,6 +43,7 @@ struct FdServer::Connection {
   bool awaits_room = false;
   OwnedFd process;       // A pidfd, where processes are watched.
   bool orderly = false;  // The client closed the session itself.
+  bool is_cut = false;   // The server ends the connection, and the process may live.
 };
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Bind(FdServerOptions options,
@@ -378,12 +379,14 @@ void FdServer::End(Connection* connection, const absl::Status& reason) {
     [[maybe_unused]] const auto sent = SendPacket(connection->fd, EncodeRefused(reason), -1);
   }
   connection->orderly = reason.ok();
+  connection->is_cut = !reason.ok();
   Remove(connection);
 }
 
 void FdServer::Remove(Connection* connection) {
   const int fd = connection->fd;
   const absl::optional<SessionId> session = connection->session;
+  const bool is_cut = connection->is_cut;
   if (session) {
     // The token goes first, so that no call of an ended session is accepted.
     tokens_->Revoke(connection->token);
@@ -399,7 +402,7 @@ void FdServer::Remove(Connection* connection) {
   }
   connections_.erase(fd);
   close(fd);
-  if (session) post_(ClientGone{*session});
+  if (session) post_(ClientGone{*session, is_cut});
 }
 
 FdServer::Connection* FdServer::FindSession(SessionId session) {

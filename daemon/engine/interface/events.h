@@ -39,6 +39,7 @@ struct ClientConnected {
 // The connection ended (exit, kill, close). Leases end; a session never comes back.
 struct ClientGone {
   SessionId session;
+  bool process_lives = false;  // The daemon has ended the connection, not the process.
 };
 
 // The session ended without a CloseCall, and nothing that its process left on the device runs any

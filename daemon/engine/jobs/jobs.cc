@@ -413,7 +413,7 @@ void Jobs::On(const JobMade& signal) {
 void Jobs::On(const RegionsReplaced&) { OpenWaiting(); }
 
 void Jobs::On(const WrittenUnseen& signal) {
-  const Job* const job = core_.FindJob(signal.job);
+  Job* const job = core_.FindJob(signal.job);
   if (job == nullptr) return;
   EndSessions(*job, signal.why);
   // A job with a time to live goes on without sessions.

@@ -74,9 +74,14 @@ class Jobs {
   // Whether the process has waited for all that it gave the device to do.
   enum class Ending { kOrderly, kAbrupt };
   void EndSession(Session& session, const absl::Status& why, Ending ending);
-  // All that the job has. It may be gone afterwards.
-  bool WritesInHostMemory(const Session& session) const;
-  void EndSessions(const Job& job, const absl::Status& why);
+  // Its process may go on, unlike one whose connection closed: no session joins the job before its
+  // host memory has been replaced. If the process may still write, the others of its job end, too.
+  void EndLiveSession(Session& session, const absl::Status& why);
+  // Whether its process may store to memory that others have once the session has ended.
+  // REQUIRES: it has a job.
+  bool MayStillWrite(const Session& session) const;
+  // Ends all that the job has, whose processes may go on. The job may be gone afterwards.
+  void EndSessions(Job& job, const absl::Status& why);
   void ExpireCalls();
   absl::Status CheckOpen(const OpenCall& event) const;
   // RESOURCE_EXHAUSTED: the user has as many jobs as one may have.

@@ -21,7 +21,9 @@ void Jobs::On(const ClientConnected& event) {
 void Jobs::On(const ClientGone& event) {
   Session* session = core_.sessions.Find(event.session);
   if (session == nullptr) return;
-  EndSession(*session, absl::UnavailableError("the session ended"), Ending::kAbrupt);
+  const absl::Status why = absl::UnavailableError("the session ended");
+  if (event.process_lives) return EndLiveSession(*session, why);
+  EndSession(*session, why, Ending::kAbrupt);
 }
 
 void Jobs::On(const RenewCall& event) {
@@ -89,23 +91,38 @@ void Jobs::EndSession(Session& session, const absl::Status& why, Ending ending) 
   core_.sessions.Erase(id);
 }
 
-// Whether the process of the session may store to memory that another chunk has, or another
-// session, once the session has ended.
-bool Jobs::WritesInHostMemory(const Session& session) const {
+void Jobs::EndLiveSession(Session& session, const absl::Status& why) {
+  Job* const job = session.job;
+  if (job != nullptr) memory_.ExposeRegions(*job);
+  const JobId unsafe = job != nullptr && MayStillWrite(session) ? job->id : JobId();
+  EndSession(session, why, Ending::kAbrupt);
+  Job* const left = core_.FindJob(unsafe);
+  if (left == nullptr) return;
+  EndSessions(*left,
+              absl::AbortedError(absl::StrCat(
+                  "another session of job \"", left->name, "\" was lost, and its process may ",
+                  "still write to memory of the job; open the job again")));
+}
+
+// A GPU's memory is in quarantine for some time instead (quarantine.cc).
+bool Jobs::MayStillWrite(const Session& session) const {
   if (std::any_of(session.steps.begin(), session.steps.end(),
                   [](const auto& part) { return part.first != 0; })) {
     return true;
   }
-  const std::vector<ChunkIndex> chunks = session.job->members.chunks();
+  const Job& job = *session.job;
+  const std::vector<ChunkIndex> chunks = job.members.chunks();
   return std::any_of(chunks.begin(), chunks.end(), [&](ChunkIndex index) {
     const Chunk& chunk = core_.chunks[index];
     const Pin* const pin = chunk.uses().FindPin(session.id);
-    return pin != nullptr && pin->granted() && pin->access == Access::kWrite &&
-           chunk.pinned_at(Tier::kHost);
+    const bool is_shared =
+        chunk.uses().pin_tier == Tier::kHost || job.device_memory == MemoryKind::kSharedMemory;
+    return pin != nullptr && pin->granted() && pin->access == Access::kWrite && is_shared;
   });
 }
 
-void Jobs::EndSessions(const Job& job, const absl::Status& why) {
+void Jobs::EndSessions(Job& job, const absl::Status& why) {
+  memory_.ExposeRegions(job);
   for (const SessionId id : std::vector<SessionId>(job.sessions)) {
     core_.Emit(CloseSession{id, why});
     EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);

@@ -19,17 +19,7 @@ void Jobs::On(const Tick&) {
     Session* const session = core_.sessions.Find(id);
     if (session == nullptr) continue;   // It has ended with another one of its job.
     core_.Emit(CloseSession{id, why});  // Before its memory goes.
-    // Its process may go on, unlike one whose connection closed.
-    Job* const job = session->job;
-    if (job != nullptr) memory_.ExposeRegions(*job);
-    const JobId unsafe = job != nullptr && WritesInHostMemory(*session) ? job->id : JobId();
-    EndSession(*session, why, Ending::kAbrupt);
-    const Job* const left = core_.FindJob(unsafe);
-    if (left == nullptr) continue;
-    EndSessions(*left,
-                absl::AbortedError(absl::StrCat(
-                    "another session of job \"", left->name, "\" was not renewed in time, and ",
-                    "its process may still write to memory of the job; open the job again")));
+    EndLiveSession(*session, why);
   }
   // A Tick is also the clock of all deadlines: no event of its own comes for them.
   ExpireCalls();

@@ -149,6 +149,17 @@ TEST_F(ExposedRegionsTest, ASessionThatMayStillWriteEndsTheOthersOfItsJob) {
       << node_.closed_[2].reason;
 }
 
+TEST_F(ExposedRegionsTest, SoDoesOneWhoseConnectionTheDaemonHasEnded) {
+  const SessionId other = node_.OpenAs(Named());
+  node_.Fetch(session_, node_.Allocate(session_, 1), Access::kWrite, Tier::kHost);
+  node_.FinishTransfers();
+  node_.Post(ClientGone{session_, /*process_lives=*/true});
+  ASSERT_EQ(node_.closed_.size(), 1u);
+  EXPECT_EQ(node_.closed_[0].session, other);
+  const CallId open = node_.BeginOpenAs(Named());
+  EXPECT_NE(RegionsOf(open)[0], region_);
+}
+
 TEST_F(ExposedRegionsTest, WithoutMemoryForACopyTheJobGoesOnAndItIsSaid) {
   node_.fail_memory_ = true;
   Expire();

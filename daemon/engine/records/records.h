@@ -68,7 +68,7 @@ class Records {
   void GiveUp(const JobRecord& record, const std::vector<const ChunkRecord*>& chunks,
               const std::vector<StoreId>& saved);
   void BeginSaving(Job& job);
-  void ReadForSnapshot(JobSnapshots::Saving& saving);
+  bool MayRead(ChunkIndex index);
   void SaveWhenWritten(Job& job);
   static std::string NotDurable(uint64_t step, const absl::Status& why);
   static void EndQuarantines(Job& job, const std::vector<SlotNumber>& slots);

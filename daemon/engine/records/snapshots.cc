@@ -108,14 +108,8 @@ void Records::SaveWhenWritten(Job& job) {
     if (IsOnSsd(chunk)) continue;
     if (!IsRecorded(index) || !BelongsInSnapshot(chunk)) continue;
     saving.unwritten.insert(index);
-    if (chunk.valid_at(Tier::kSsd)) {
-      saving.unread.push_back(index);
-    } else {
-      core_.ScheduleChunk(index);
-    }
+    core_.ScheduleChunk(index);
   }
-  std::reverse(saving.unread.begin(), saving.unread.end());
-  ReadForSnapshot(saving);
   if (!saving.unwritten.empty()) return;
   saving.is_started = true;
   saving.steps = job.CommittedSteps();
@@ -139,15 +133,18 @@ void Records::SaveWhenWritten(Job& job) {
   core_.Emit(SaveSnapshot{snapshot});
 }
 
-// A chunk that is read takes room from others until it is written.
-void Records::ReadForSnapshot(JobSnapshots::Saving& saving) {
-  while (!saving.unread.empty() && saving.reading.size() < kMostReads) {
-    const ChunkIndex index = saving.unread.back();
-    saving.unread.pop_back();
-    if (saving.unwritten.count(index) == 0) continue;
-    saving.reading.insert(index);
-    core_.ScheduleChunk(index);
+// A chunk that is read takes room from others until it is written. False: its turn comes when
+// another one is (LeaveSnapshot).
+bool Records::MayRead(ChunkIndex index) {
+  JobSnapshots::Saving& saving = *core_.chunks[index].job->snapshots.saving;
+  if (saving.reading.count(index) > 0) return true;
+  if (saving.reading.size() == kMostReads) {
+    saving.unread.insert(index);
+    return false;
   }
+  saving.unread.erase(index);
+  saving.reading.insert(index);
+  return true;
 }
 
 void Records::WriteForSnapshot(ChunkIndex index) {
@@ -160,10 +157,11 @@ void Records::WriteForSnapshot(ChunkIndex index) {
   if (chunk.valid_at(Tier::kHost)) {
     if (residency_.LeaveSnapshotSlot(index) && residency_.BeginWrite(index))
       residency_.Start(index, Tier::kHost, Tier::kSsd);
-  } else if (residency_.TakeSlot(index, Tier::kHost)) {
-    residency_.Start(index, chunk.valid_at(Tier::kDevice) ? Tier::kDevice : Tier::kSsd,
-                     Tier::kHost);
+    return;
   }
+  const Tier from = chunk.valid_at(Tier::kDevice) ? Tier::kDevice : Tier::kSsd;
+  if (from == Tier::kSsd && !MayRead(index)) return;
+  if (residency_.TakeSlot(index, Tier::kHost)) residency_.Start(index, from, Tier::kHost);
 }
 
 // The snapshot that is being saved, if there is one, waits for the chunk no more.
@@ -171,7 +169,10 @@ void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
   if (!job.snapshots.saving.has_value()) return;
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.unwritten.erase(index) == 0) return;
-  if (saving.reading.erase(index) > 0) ReadForSnapshot(saving);
+  saving.unread.erase(index);
+  if (saving.reading.erase(index) > 0 && !saving.unread.empty()) {
+    core_.ScheduleChunk(*saving.unread.begin());
+  }
   SaveWhenWritten(job);
 }
 

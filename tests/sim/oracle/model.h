@@ -82,7 +82,7 @@ class Model {
   // Device regions of the job, without those that leave it.
   size_t KeptRegions(const JobState& job) const;
   void ObserveDrop(const DropRegion& effect);
-  bool WritesInHostMemory(SessionId id) const;
+  bool MayStillWrite(SessionId id) const;
   void ObserveClose(const CloseSession& effect);
   void ObserveTransfer(const StartTransfer& effect);
   void ObserveEmpty(const ReleaseSlot& effect);

@@ -93,15 +93,17 @@ void Model::Expose(RegionId id) {
   if (!region->second.read_only) state_.exposed.insert(id);
 }
 
-// Whether the session has leased memory for writing that others of its job may have after it.
-bool Model::WritesInHostMemory(SessionId id) const {
+// Whether the session has leased memory for writing that others of its job may have after it. A
+// GPU's memory is in quarantine first.
+bool Model::MayStillWrite(SessionId id) const {
   const auto part = state_.parts.lower_bound({id, 0});
   if (part != state_.parts.end() && part->first.first == id) return true;
   const auto& leases = state_.sessions.at(id).leases;
-  return std::any_of(leases.begin(), leases.end(), [this](const auto& entry) {
+  return std::any_of(leases.begin(), leases.end(), [this, id](const auto& entry) {
     const auto region = node_.regions().find(entry.second.place.region);
     return entry.second.access == Access::kWrite && region != node_.regions().end() &&
-           region->second.pool.tier == Tier::kHost;
+           (region->second.pool.tier == Tier::kHost ||
+            state_.jobs.at(state_.sessions.at(id).job).device_memory == MemoryKind::kSharedMemory);
   });
 }
 
@@ -131,7 +133,7 @@ void Model::ObserveClose(const CloseSession& effect) {
       return Broken(absl::StrCat(ToText(effect), ": it was renewed in time"));
     }
     probes_.Hit(late ? Probe::kClientHung : Probe::kEndedWithAnother);
-    if (late && WritesInHostMemory(effect.session)) state_.unsafe_jobs.insert(job);
+    if (late && MayStillWrite(effect.session)) state_.unsafe_jobs.insert(job);
     // Its process has the memory mapped, and may go on.
     for (const RegionId region : session.regions) Expose(region);
   }
