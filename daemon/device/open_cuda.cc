@@ -167,7 +167,10 @@ absl::StatusOr<std::vector<std::string>> AskGpus() {
 absl::optional<int> RunGpuProcess(const std::string& flag, const std::string& argument) {
   // CUDA enumerates one MIG instance to a process: the first, unless the variable names another.
   // Nothing has called CUDA yet, and no other thread runs.
-  if (absl::StartsWith(argument, "MIG-")) setenv("CUDA_VISIBLE_DEVICES", argument.c_str(), 1);
+  const bool opens = flag == kFactsFlag || flag == kDeviceFlag;
+  if (opens && absl::StartsWith(argument, "MIG-")) {
+    setenv("CUDA_VISIBLE_DEVICES", argument.c_str(), 1);
+  }
   if (flag == kFactsFlag) return Answer(FactsOf(argument));
   if (flag == kUuidsFlag) return Answer(Uuids());
   if (flag == kDeviceFlag) {

@@ -175,7 +175,8 @@ struct OwnHost {
   void EndIteration() { predicted = std::exchange(peak, now); }
 };
 
-// The fields stand by the class that changes them. Others read them.
+// The fields stand by the class that changes them most. Others read them, and end what of it is
+// theirs: Jobs the allocations of a session that ends, say.
 struct Job {
   // Jobs: who it is, and when it ends.
   JobId id;

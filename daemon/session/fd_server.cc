@@ -352,6 +352,7 @@ void FdServer::Flush(Connection* connection) {
         return Refuse(connection, memory.status());
       }
     }
+    connection->is_cut = !sent.ok() && !absl::IsUnavailable(sent.status());
     if (!sent.ok()) return Remove(connection);
     if (!*sent) break;
     connection->outbox.pop_front();

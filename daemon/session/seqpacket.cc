@@ -135,7 +135,9 @@ absl::StatusOr<bool> SendPacket(int fd, absl::string_view packet, int passed_fd)
   // A SOCK_SEQPACKET message is sent as a whole or not at all.
   if (sent >= 0) return true;
   if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
-  return absl::UnavailableError(absl::StrCat("the client cannot be reached: ", ErrnoText()));
+  const bool is_gone = errno == EPIPE || errno == ECONNRESET;
+  const std::string why = absl::StrCat("the client cannot be reached: ", ErrnoText());
+  return is_gone ? absl::UnavailableError(why) : absl::InternalError(why);
 }
 
 }  // namespace memtide

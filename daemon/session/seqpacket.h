@@ -43,7 +43,7 @@ enum class ReadResult { kPacket, kNothing, kEnd };
 absl::StatusOr<ReadResult> ReadPacket(int fd, std::string* packet);
 
 // Sends one packet, with a descriptor unless `passed_fd` is -1 (the caller keeps it). False: the
-// peer's buffer is full. UNAVAILABLE: the peer is gone.
+// peer's buffer is full. UNAVAILABLE: the peer is gone. INTERNAL: it may be there.
 absl::StatusOr<bool> SendPacket(int fd, absl::string_view packet, int passed_fd);
 
 }  // namespace memtide

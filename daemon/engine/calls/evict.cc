@@ -1,5 +1,6 @@
 // Evictions on request that wait for their chunks to leave (requests/evict.cc).
 #include <algorithm>
+#include <forward_list>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/calls/calls.h"
@@ -20,7 +21,7 @@ void Calls::Wait(Session& session, const EvictCall& event, std::vector<ChunkInde
     // device, too.
     Uses& uses = uses_[index];
     uses.evict_to = std::max(uses.evict_to.value_or(event.tier), event.tier);
-    uses.evicts.push_back(evict.get());
+    uses.evicts.push_front(evict.get());
     // The prediction has not changed, so a prefetch would undo the eviction at once.
     uses.evicted = chunk.version;
     residency_.StopPrefetch(chunk);
@@ -50,8 +51,9 @@ void Calls::On(const EvictionFailed& signal) {
 // The chunk has reached its tier, or never will: one chunk that fails ends the whole operation.
 void Calls::FinishEvicts(ChunkIndex index, const absl::Status& status) {
   uses_[index].evict_to.reset();
-  std::vector<EvictOperation*> evicts;
+  std::forward_list<EvictOperation*> evicts;
   evicts.swap(uses_[index].evicts);
+  evicts.reverse();
   for (EvictOperation* evict : evicts) {
     --evict->missing;
     if (!status.ok() || evict->missing == 0) EndEvict(*evict, status);
@@ -67,7 +69,7 @@ void Calls::EndEvict(EvictOperation& evict, const absl::Status& status) {
     Uses& uses = uses_[index];
     const auto found = std::find(uses.evicts.begin(), uses.evicts.end(), &evict);
     if (found == uses.evicts.end()) continue;
-    uses.evicts.erase(found);
+    uses.evicts.remove(&evict);
     // The chunks of the operation that have not left stay where they are.
     if (uses.evicts.empty()) uses.evict_to.reset();
     core_.ScheduleChunk(index);

@@ -122,7 +122,7 @@ bool Jobs::MayStillWrite(const Session& session) const {
 }
 
 void Jobs::EndSessions(Job& job, const absl::Status& why) {
-  memory_.ExposeRegions(job);
+  if (!job.sessions.empty()) memory_.ExposeRegions(job);
   for (const SessionId id : std::vector<SessionId>(job.sessions)) {
     core_.Emit(CloseSession{id, why});
     EndSession(*core_.sessions.Find(id), why, Ending::kAbrupt);

@@ -31,6 +31,21 @@ TEST(FailedFlushTest, TheOnlyCopyIsReadAndWrittenAgain) {
   ExpectAfterPowerCut(node, training, 0, 2);
 }
 
+// Chunks that are read, and the next in turn, end before they are written.
+TEST(FailedFlushTest, WhoIsFreedPassesItsTurnOn) {
+  DurableNode node(SmallHost());
+  StepTraining training(&node, node.OpenDurable("job", 1));
+  std::vector<ChunkId> others = node.Allocate(training.session(), 9);
+  for (const ChunkId other : others) node.Fill(training.session(), other, {1});
+  LoseAWrite(node, training);
+  const CallId again = training.Commit(2);
+  others.resize(8);
+  node.Post(FreeCall{node.Call(), training.session(), 1000, others});
+  node.FinishUntilAnswered(again);
+  EXPECT_TRUE(node.ReplyTo(again).status.ok());
+  ExpectAfterPowerCut(node, training, 0, 2);
+}
+
 TEST(FailedFlushTest, TheNextDaemonReadsAndWritesItAgain) {
   EngineOptions options = SmallHost();
   options.persistent_jobs = true;

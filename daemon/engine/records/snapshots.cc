@@ -134,17 +134,13 @@ void Records::SaveWhenWritten(Job& job) {
 }
 
 // A chunk that is read takes room from others until it is written. False: its turn comes when
-// another one is (LeaveSnapshot).
+// another one leaves `reading`, which is full as long as a chunk is in `unread`.
 bool Records::MayRead(ChunkIndex index) {
   JobSnapshots::Saving& saving = *core_.chunks[index].job->snapshots.saving;
   if (saving.reading.count(index) > 0) return true;
-  if (saving.reading.size() == kMostReads) {
-    saving.unread.insert(index);
-    return false;
-  }
-  saving.unread.erase(index);
-  saving.reading.insert(index);
-  return true;
+  const bool may_read = saving.reading.size() < kMostReads;
+  (may_read ? saving.reading : saving.unread).insert(index);
+  return may_read;
 }
 
 void Records::WriteForSnapshot(ChunkIndex index) {
@@ -170,8 +166,12 @@ void Records::LeaveSnapshot(Job& job, ChunkIndex index) {
   JobSnapshots::Saving& saving = *job.snapshots.saving;
   if (saving.unwritten.erase(index) == 0) return;
   saving.unread.erase(index);
-  if (saving.reading.erase(index) > 0 && !saving.unread.empty()) {
-    core_.ScheduleChunk(*saving.unread.begin());
+  saving.reading.erase(index);
+  if (saving.reading.size() < kMostReads && !saving.unread.empty()) {
+    const ChunkIndex next = *saving.unread.begin();
+    saving.unread.erase(next);
+    saving.reading.insert(next);
+    core_.ScheduleChunk(next);
   }
   SaveWhenWritten(job);
 }

@@ -2,8 +2,9 @@
 // and as the prefetcher advises. Engine-internal.
 //
 // Residency alone changes copies and homes: it has the ChunkTable::WritableCopies. Each of its
-// verbs leaves the chunk in the queues of victims where it belongs, and all but Tear(),
-// QuarantineCopy() and LinkShadow() in the record of the event.
+// verbs that changes a copy leaves the chunk in the queues of victims where it belongs, and all of
+// these but Tear() and QuarantineCopy() in the record of the event. CancelEviction(),
+// StopPrefetch() and the links of shadows leave both to their caller.
 //
 // A chunk has one transfer in flight at most. Its pending movements and its copies determine the
 // next one. Calls that wait for a chunk hear of failures by signals.

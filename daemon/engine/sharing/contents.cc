@@ -14,6 +14,8 @@ bool RankContents::TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow,
   const bool is_own = core_.chunks[shadow].common() == nullptr && !core_.ids.IsShared(shadow);
   if (old.common() == nullptr || core_.ids.IsShared(chunk) || !is_own || !old.repeats_offer)
     return false;
+  // A transfer may read the common content, which ends here with its last reader.
+  if (!keep_old && old.copies().flight != nullptr) return false;
   absl::StatusOr<Home> home = Home();
   if (!keep_old) home = TakeHome(job, chunk);
   if (!home.ok()) return false;

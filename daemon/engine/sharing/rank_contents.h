@@ -54,7 +54,8 @@ class RankContents {
 
   // Commits a chunk whose content is common, and a shadow chunk that has its own: the chunk gets
   // that, and the shadow chunk the common content, or nothing unless `keep_old`. False: the job has
-  // no slot for a home of the shadow chunk, or the two are no such pair, and nothing is changed.
+  // no slot for a home of the shadow chunk, the common content is being copied and might end, or
+  // the two are no such pair, and nothing is changed.
   bool TakeFromShadow(Job& job, ChunkIndex chunk, ChunkIndex shadow, bool keep_old);
   // Commits the nth pair of the call, one of which is shared: the two ids exchange what they name.
   // REQUIRES: these are its entries.

@@ -95,7 +95,7 @@ bool Offers::StartOwnOffers() {
   for (const SessionId id : std::exchange(repeats_due_, {})) {
     Session* const session = core_.sessions.Find(id);
     const bool may_offer = session != nullptr && session->job != nullptr && !core_.draining;
-    if (may_offer && !session->repeats_offers) StartOwnOffer(*session);
+    if (may_offer && !session->own_offer_runs) StartOwnOffer(*session);
   }
   return true;
 }
@@ -132,7 +132,7 @@ void Offers::StartOwnOffer(Session& session) {
     }
   }
   if (offer->open.empty()) return;
-  session.repeats_offers = true;
+  session.own_offer_runs = true;
   const uint32_t count = static_cast<uint32_t>(offer->open.size());
   offer->chunks_of_job = session.job->waiting_chunks.Take(count);
   offer->chunks_of_user = session.user->waiting_chunks.Take(count);
@@ -152,7 +152,7 @@ void Offers::PutOff(Session& session, const std::vector<Offer::Item>& items) {
 void Offers::EndOwnOffer(SessionId id) {
   Session* const session = core_.sessions.Find(id);
   if (session == nullptr) return;
-  session->repeats_offers = false;
+  session->own_offer_runs = false;
   if (!session->to_offer.empty()) repeats_due_.insert(id);
 }
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <experimental/propagate_const>
+#include <forward_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -136,7 +137,7 @@ struct Uses {
   std::vector<Pin> pins;
   // Admitted fetches and steps that wait for this chunk.
   std::vector<Waiter*> waiters;
-  std::vector<EvictOperation*> evicts;
+  std::forward_list<EvictOperation*> evicts;  // The youngest first.
   // The version that a client has evicted: it is not prefetched until a session uses it again.
   Version evicted = kNoVersion;
   Tier pin_tier = Tier::kHost;    // The tier of all pins.
@@ -166,11 +167,14 @@ struct Chunk {
   Job* job = nullptr;
   SessionId owner;  // Allocated it.
   uint32_t generation = 0;
-  Member member;  // The chunk's number within its job, as the policies know it.
+  Member member;                      // The chunk's number within its job, as the policies know it.
+  ChunkIndex counterpart = kNoChunk;  // See is_shadow.
   Version version;
   // The version that a part of several ranks has made, so that it is the same for all whose ids
   // name the entry; zero: none.
   Version shared_result;
+  // The last batch of ids that named the chunk. It finds duplicates.
+  uint64_t batch_mark = 0;
 
   // Pending movements, strongest first: admitted fetches (to Uses::pin_tier), prefetch, requested
   // eviction (to Uses::evict_to), eviction as a victim, early write-back.
@@ -195,9 +199,6 @@ struct Chunk {
   // The last commit exchanged the contents of the chunk and its counterpart, and the next one will
   // again. One of the two is the shadow: a step creates the new content in it.
   bool is_shadow = false;
-  ChunkIndex counterpart = kNoChunk;
-  // The last batch of ids that named the chunk. It finds duplicates.
-  uint64_t batch_mark = 0;
 
   ChunkKind kind = ChunkKind::kOther;
   // The engine offers the chunk again whenever it was written (sharing/repeated_offers.cc).

@@ -78,7 +78,7 @@ class LeftBehind {
   std::set<std::pair<ChunkIndex, ChunkId>> ids_;
 };
 
-// The fields stand by the class that changes them. Others read them.
+// The fields stand by the class that changes them most. Others read them.
 struct Session {
   // Jobs: who it is, and its job.
   SessionId id;
@@ -115,7 +115,7 @@ struct Session {
   // Chunks whose offers repeat: those that may have become equal to others since, and those whose
   // leases keep them from being offered.
   std::set<ChunkId> to_offer, to_revoke;
-  bool repeats_offers = false;  // An offer of the engine's own is under way.
+  bool own_offer_runs = false;  // An offer of the engine's own is under way.
 
   // RankContents, and Jobs where a lease ends with its session.
   LeftBehind left_behind;

@@ -107,12 +107,13 @@ void SharedParts::ForgetWriter(ChunkIndex index) {
 template <typename Condition>
 std::vector<WaitingPart> SharedParts::Take(Condition condition) {
   std::vector<WaitingPart> taken;
-  for (auto& [key, part] : parts_) {
+  for (const auto& [maker, making] : making_) {
+    std::vector<WaitingPart>& all = making->second.waiting;
     std::vector<WaitingPart> rest;
-    for (WaitingPart& waiting : part.waiting) {
+    for (WaitingPart& waiting : all) {
       (condition(waiting) ? taken : rest).push_back(std::move(waiting));
     }
-    part.waiting = std::move(rest);
+    all = std::move(rest);
   }
   return taken;
 }
