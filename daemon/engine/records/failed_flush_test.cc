@@ -6,9 +6,11 @@ namespace memtide {
 namespace {
 
 // Step 2 is committed, its parameter is on SSD alone, and a drive that does not tell it again has
-// lost it.
-void LoseAWrite(DurableNode& node, StepTraining& training) {
+// lost it. So are `others`, which were written since step 1.
+void LoseAWrite(DurableNode& node, StepTraining& training,
+                const std::vector<ChunkId>& others = {}) {
   training.Step(1);
+  for (const ChunkId other : others) node.Fill(training.session(), other, {1});
   training.FillGradient(2);
   node.FinishUntilAnswered(training.StartStep());
   training.Displace();
@@ -34,12 +36,12 @@ TEST(FailedFlushTest, TheOnlyCopyIsReadAndWrittenAgain) {
 // Chunks that are read, and the next in turn, end before they are written.
 TEST(FailedFlushTest, WhoIsFreedPassesItsTurnOn) {
   DurableNode node(SmallHost());
-  StepTraining training(&node, node.OpenDurable("job", 1));
-  std::vector<ChunkId> others = node.Allocate(training.session(), 9);
-  for (const ChunkId other : others) node.Fill(training.session(), other, {1});
-  LoseAWrite(node, training);
+  const SessionId session = node.OpenDurable("job", 1);
+  std::vector<ChunkId> others = node.Allocate(session, 9);  // They have the first turns.
+  StepTraining training(&node, session);
+  LoseAWrite(node, training, others);
   const CallId again = training.Commit(2);
-  others.resize(8);
+  others.resize(5);
   node.Post(FreeCall{node.Call(), training.session(), 1000, others});
   node.FinishUntilAnswered(again);
   EXPECT_TRUE(node.ReplyTo(again).status.ok());
