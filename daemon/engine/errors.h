@@ -1,4 +1,4 @@
-// Errors that several parts of the engine return. Engine-internal.
+// Errors that several classes of the engine return. Engine-internal.
 #ifndef MEMTIDE_DAEMON_ENGINE_ERRORS_H_
 #define MEMTIDE_DAEMON_ENGINE_ERRORS_H_
 

@@ -1,7 +1,7 @@
 // Jobs: sessions and jobs, from their beginning to their end, and what a Tick ends.
 // Engine-internal.
 //
-// A session that ends gives up its calls, leases and memory in every other part of the engine; a
+// A session that ends gives up its calls, leases and memory in every other class of the engine; a
 // job ends with its last session, unless it lingers.
 #ifndef MEMTIDE_DAEMON_ENGINE_JOBS_JOBS_H_
 #define MEMTIDE_DAEMON_ENGINE_JOBS_JOBS_H_
