@@ -162,10 +162,12 @@ typedef struct memtide_stats {
   uint32_t lease_budget; /* the current one: it changes with the job's share, and shrinks while the
                             machine is short of memory */
   uint32_t slots;        /* chunks that fit into the job's share now, at the tier of the leases */
-  uint64_t maps;         /* leases whose chunks were mapped; as many were unmapped as released */
-  uint64_t call_nanoseconds;  /* the parts of wait_nanoseconds: until the daemon answered, */
-  uint64_t map_nanoseconds;   /* while chunks were mapped, */
-  uint64_t unmap_nanoseconds; /* and others unmapped first, once a GPU had done with them */
+  uint64_t maps;         /* chunks that were mapped; a GPU's keep their mapping for a next lease */
+  uint64_t call_nanoseconds;     /* the parts of wait_nanoseconds: until the daemon answered, */
+  uint64_t map_nanoseconds;      /* while chunks were mapped, */
+  uint64_t unmap_nanoseconds;    /* and others unmapped first, once a GPU had done with them */
+  uint64_t protected_iterations; /* in which an access without a lease was fatal; see
+                                    memtide_protect */
 } memtide_stats;
 
 /* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for
@@ -321,6 +323,13 @@ MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* na
  * A program whose iterations have no parts needs no moments: this call alone suffices. Without
  * both, the least recently used chunks are evicted. */
 MEMTIDE_API int memtide_end_iteration(memtide_client* client);
+
+/* The program does something that it has not done before: until two iterations have ended, chunks
+ * are inaccessible without a lease. Otherwise those on a GPU keep their mappings, which costs the
+ * driver nothing, but what uses a chunk without a lease then finds other bytes of the job instead
+ * of a fault. So it is with the first two iterations; in later ones each chunk is inaccessible in
+ * one of 64. With MEMTIDE_PROTECT=1 in the environment it is in all. */
+MEMTIDE_API int memtide_protect(memtide_client* client);
 
 /* --- Optimizer steps in parts ---
  *

@@ -267,7 +267,14 @@ int memtide_moment(memtide_client* client, int phase, const char* name, uint64_t
 
 int memtide_end_iteration(memtide_client* client) {
   return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
-    leases.monitor().EndIteration();
+    leases.EndIteration();
+    return absl::OkStatus();
+  });
+}
+
+int memtide_protect(memtide_client* client) {
+  return WithLeases(client, [&](LeaseClient& leases) -> absl::Status {
+    leases.Protect();
     return absl::OkStatus();
   });
 }
@@ -344,7 +351,8 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
     result.wait_nanoseconds = static_cast<uint64_t>(known.waits.all.count());
     result.lease_budget = known.lease_budget;
     result.slots = known.slots;
-    result.maps = known.maps;
+    result.maps = leases.space().maps();
+    result.protected_iterations = leases.space().protected_iterations();
     result.call_nanoseconds = static_cast<uint64_t>(known.waits.calls.count());
     result.map_nanoseconds = static_cast<uint64_t>(known.waits.maps.count());
     result.unmap_nanoseconds = static_cast<uint64_t>(known.waits.unmaps.count());

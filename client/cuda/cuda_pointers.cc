@@ -101,6 +101,7 @@ absl::StatusOr<char*> CudaPointers::Import(Region* region) {
 
 absl::Status CudaPointers::Map(PlaceId place, Region* region, Bytes offset, Access access) {
   MEMTIDE_ASSIGN_OR_RETURN(char* const address, Import(region));
+  CountMap();
   const MutexLock lock(&mutex_);
   mappings_[place.value()] = {address + offset.count(), 0};
   return absl::OkStatus();

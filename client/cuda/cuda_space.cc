@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/cuda/cuda_context.h"
+#include "client/cuda/kept_mappings.h"
 #include "proto/protocol.h"
 
 namespace memtide::client {
@@ -80,6 +81,10 @@ class CudaSpace : public AddressSpace {
   void CoverAllStreams() override { context_->CoverAllStreams(); }
   absl::Status Unmap(PlaceId place) override;
   void Wake(PlaceId place) override {}
+  void Forget(const Region& region) override;
+  void EndIteration() override;
+  void Protect() override;
+  uint64_t protected_iterations() const override;
 
  private:
   CudaSpace(const Options& options, std::unique_ptr<CudaContext> context)
@@ -87,7 +92,8 @@ class CudaSpace : public AddressSpace {
         context_(std::move(context)),
         protects_(IsProtecting()),
         maps_when_idle_(options.maps_when_idle),
-        fences_(options.places) {}
+        fences_(options.places),
+        mappings_(options.places, /*keeps=*/!protects_) {}
 
   CUdeviceptr DeviceAddress(PlaceId place) const {
     return base_ + place.value() * chunk_size().count();
@@ -101,6 +107,10 @@ class CudaSpace : public AddressSpace {
   // device.
   absl::Status ProbeMapping();
   absl::Status MapWhole(PlaceId place, Region* region, Bytes offset, Access access);
+  // True: the place keeps its mapping of the region. Otherwise it maps nothing.
+  absl::StatusOr<bool> TakeKept(PlaceId place, const Region* region);
+  absl::Status UnmapByDriver(PlaceId place);
+  void EndKept(const std::vector<PlaceId>& places) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
 
   const std::unique_ptr<CudaContext> context_;
@@ -112,7 +122,7 @@ class CudaSpace : public AddressSpace {
   mutable Mutex mutex_;
   // By place: the epoch of its last use, which Unmap awaits; zero: it was not used.
   std::vector<uint64_t> fences_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> mapped_ ABSL_GUARDED_BY(mutex_) = std::vector<bool>(places());
+  KeptMappings mappings_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& options,
@@ -136,13 +146,14 @@ absl::StatusOr<std::unique_ptr<AddressSpace>> CudaSpace::Reserve(const Options& 
 
 CudaSpace::~CudaSpace() {
   for (uint32_t i = 0; i < places(); ++i) {
-    bool mapped;
+    const PlaceId place(i);
     {
       const MutexLock lock(&mutex_);
-      mapped = mapped_[i];
+      if (mappings_.mapped(place) == nullptr) continue;
     }
     // A lost context needs no report any more: the session ends with the leases that it has.
-    if (mapped) Unmap(PlaceId(i)).IgnoreError();
+    context_->AwaitOrGiveUp(FenceOf(place)).IgnoreError();
+    UnmapByDriver(place).IgnoreError();
   }
   if (base_ != 0) driver().vmm.AddressFree(base_, chunk_size().count() * places());
 }
@@ -212,6 +223,8 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
         "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),
         " of GPU memory of ", FormatBytes(region->size), ", which can only be mapped whole"));
   }
+  MEMTIDE_ASSIGN_OR_RETURN(const bool kept, TakeKept(place, region));
+  if (kept) return absl::OkStatus();
   MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
   MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
   MEMTIDE_RETURN_IF_ERROR(
@@ -224,10 +237,66 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
     driver().vmm.Unmap(DeviceAddress(place), chunk_size().count());
     return status;
   }
+  CountMap();
   const MutexLock lock(&mutex_);
-  mapped_[place.value()] = true;
+  mappings_.Hold(place, region);
   fences_[place.value()] = 0;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CudaSpace::TakeKept(PlaceId place, const Region* region) {
+  {
+    const MutexLock lock(&mutex_);
+    const Region* const mapped = mappings_.mapped(place);
+    if (mapped == nullptr) return false;
+    if (mapped == region) {
+      mappings_.Hold(place, region);
+      fences_[place.value()] = 0;
+      return true;
+    }
+    mappings_.Unmapped(place);  // No other thread unmaps it from now on.
+  }
+  MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
+  MEMTIDE_RETURN_IF_ERROR(UnmapByDriver(place));
+  return false;
+}
+
+void CudaSpace::Forget(const Region& region) {
+  const MutexLock lock(&mutex_);
+  EndKept(mappings_.Kept(&region));
+}
+
+void CudaSpace::Protect() {
+  const MutexLock lock(&mutex_);
+  mappings_.Protect();
+  EndKept(mappings_.Kept(nullptr));
+}
+
+void CudaSpace::EndIteration() {
+  const MutexLock lock(&mutex_);
+  mappings_.EndIteration();
+}
+
+uint64_t CudaSpace::protected_iterations() const {
+  const MutexLock lock(&mutex_);
+  return mappings_.protected_iterations();
+}
+
+// The lock is held meanwhile, so that no lease takes one of these mappings.
+void CudaSpace::EndKept(const std::vector<PlaceId>& places) {
+  if (places.empty()) return;
+  // No work uses what is not leased. An error is that of a lost context, which the next use of a
+  // lease reports.
+  AwaitIdle().IgnoreError();
+  for (const PlaceId place : places) {
+    UnmapByDriver(place).IgnoreError();
+    mappings_.Unmapped(place);
+  }
+}
+
+absl::Status CudaSpace::UnmapByDriver(PlaceId place) {
+  return CudaStatus(driver().vmm.Unmap(DeviceAddress(place), chunk_size().count()),
+                    "unmapping a chunk from the GPU");
 }
 
 absl::Status CudaSpace::SetAccess(CUdeviceptr address, size_t size, Access access) {
@@ -263,12 +332,14 @@ void CudaSpace::EndUse(absl::Span<const PlaceId> places) {
 absl::Status CudaSpace::Unmap(PlaceId place) {
   // A kernel that accesses unmapped memory ends the process's CUDA context (decision 8).
   absl::Status status = context_->AwaitOrGiveUp(FenceOf(place));
+  {
+    const MutexLock lock(&mutex_);
+    if (mappings_.Release(place) && status.ok()) return status;
+    mappings_.Unmapped(place);
+  }
   status.Update(AwaitIdle());
   // After a loss the driver refuses this, too. No kernel runs any more that could use the mapping.
-  status.Update(CudaStatus(driver().vmm.Unmap(DeviceAddress(place), chunk_size().count()),
-                           "unmapping a chunk from the GPU"));
-  const MutexLock lock(&mutex_);
-  mapped_[place.value()] = false;
+  status.Update(UnmapByDriver(place));
   return status;
 }
 

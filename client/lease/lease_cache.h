@@ -110,8 +110,9 @@ class LeaseCache {
   // --- Reclaim; each Take function marks the places that it returns as moving ---
 
   // Replaces the eviction hints: leased chunks to release before all others, in this order. Chunks
-  // without a place are ignored.
-  void SetEvictionHints(absl::Span<const ChunkId> chunks);
+  // without a place are ignored. TakeLeaving() takes the first `leaving` as they become idle.
+  void SetEvictionHints(absl::Span<const ChunkId> chunks, size_t leaving);
+  std::vector<PlaceId> TakeLeaving();
   // Begins the next moment. Eviction hints do not apply to chunks used in the current moment,
   // because the program may still be using them without a lease in use.
   void BeginMoment() { ++moment_; }
@@ -126,7 +127,7 @@ class LeaseCache {
   // Takes the idle leases among `places`. Places that are unbound, absent, moving or in use are
   // skipped.
   std::vector<PlaceId> TakeIdle(absl::Span<const PlaceId> places);
-  // Whether TakeRevoked or TakeForHeadroom would return any place.
+  // Whether TakeRevoked, TakeLeaving or TakeForHeadroom would return any place.
   bool NeedsReclaim() const;
 
   Counts counts() const;
@@ -179,6 +180,8 @@ class LeaseCache {
   std::vector<PlaceId> TakeOldest(uint32_t count, Recent recent);
   void MarkReleasing(uint32_t place, std::vector<PlaceId>* taken);
   bool IsTakable(uint32_t place) const;
+  // A program may still touch a chunk of the current moment without a use that the client knows.
+  bool IsSettled(uint32_t place) const { return entries_[place].moment != moment_; }
   uint32_t in_use() const { return held_ - idle_.size(); }
 
   LeaseLimits limits_;
@@ -186,9 +189,9 @@ class LeaseCache {
   IdleList idle_;
   uint32_t recent_[kRecentFaults] = {kNone, kNone};
   uint64_t stamp_ = 0;
-  uint32_t revoked_ = 0;               // Revoked and not yet taken, any chunks.
-  std::set<uint32_t> revoked_places_;  // Revoked and not yet taken, these places.
-  std::vector<uint32_t> eviction_hints_;
+  uint32_t revoked_ = 0;                            // Revoked and not yet taken, any chunks.
+  std::set<uint32_t> revoked_places_;               // Revoked and not yet taken, these places.
+  std::vector<uint32_t> eviction_hints_, leaving_;  // Places.
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
   uint32_t bound_ = 0, held_ = 0, moving_ = 0;

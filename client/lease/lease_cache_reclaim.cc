@@ -12,6 +12,9 @@ bool LeaseCache::NeedsReclaim() const {
   for (const uint32_t place : revoked_places_) {
     if (IsTakable(place)) return true;
   }
+  for (const uint32_t place : leaving_) {
+    if (IsTakable(place) && IsSettled(place)) return true;
+  }
   if (bound_ <= limits_.budget())
     return false;  // All chunks fit: nothing will have to be released.
   // The next lease would have to wait for a release. TakeForHeadroom spares recently faulted
@@ -26,12 +29,23 @@ std::vector<PlaceId> LeaseCache::TakeForHeadroom() {
   return TakeOldest(held_ + leasing_ - most + limits_.headroom(), Recent::kSpare);
 }
 
-void LeaseCache::SetEvictionHints(absl::Span<const ChunkId> chunks) {
+void LeaseCache::SetEvictionHints(absl::Span<const ChunkId> chunks, size_t leaving) {
   eviction_hints_.clear();
-  for (const ChunkId chunk : chunks) {
-    const auto found = places_.find(chunk);
-    if (found != places_.end()) eviction_hints_.push_back(found->second);
+  leaving_.clear();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto found = places_.find(chunks[i]);
+    if (found == places_.end()) continue;
+    eviction_hints_.push_back(found->second);
+    if (i < leaving) leaving_.push_back(found->second);
   }
+}
+
+std::vector<PlaceId> LeaseCache::TakeLeaving() {
+  std::vector<PlaceId> taken;
+  for (const uint32_t place : leaving_) {
+    if (IsTakable(place) && IsSettled(place)) MarkReleasing(place, &taken);
+  }
+  return taken;
 }
 
 void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t additional) {
@@ -91,9 +105,7 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   // (decision 10).
   for (const uint32_t place : eviction_hints_) {
     if (taken.size() >= count) break;
-    // A program may still touch a chunk of the current moment without a use that the client knows.
-    const bool settled = entries_[place].moment != moment_;
-    if (settled && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
+    if (IsSettled(place) && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
   }
   for (uint32_t place = idle_.oldest(); place != kNone && taken.size() < count;) {
     const uint32_t next = idle_.NewerThan(place);

@@ -63,7 +63,7 @@ TEST(LeaseCacheTest, HintedLeasesAreReleasedBeforeTheOldest) {
   // Place 1 is in use; 5 is not leased, 99 is unknown.
   const ChunkId eviction_hints[] = {ChunkId(199), ChunkId(105), ChunkId(101), ChunkId(102),
                                     ChunkId(100)};
-  cache.SetEvictionHints(eviction_hints);
+  cache.SetEvictionHints(eviction_hints, 0);
   cache.BeginMoment();
   EXPECT_EQ(cache.Acquire(Places({3}), Access::kRead)->release, Places({2}));
 }
@@ -72,8 +72,23 @@ TEST(LeaseCacheTest, HintsAreIgnoredForChunksOfTheCurrentMoment) {
   LeaseCache cache = Bound(6, 3);
   for (const uint32_t place : {0u, 1u, 2u}) Hold(&cache, {place}, Access::kRead);
   const ChunkId eviction_hints[] = {ChunkId(102), ChunkId(101), ChunkId(100)};
-  cache.SetEvictionHints(eviction_hints);
+  cache.SetEvictionHints(eviction_hints, 0);
   EXPECT_EQ(cache.Acquire(Places({3}), Access::kRead)->release, Places({0}));
+}
+
+TEST(LeaseCacheTest, LeavingLeasesAreTakenInTheMomentAfterTheirLastUse) {
+  LeaseCache cache = Bound(6, 6);
+  Hold(&cache, {0, 1}, Access::kRead);
+  Acquire(&cache, {2}, Access::kRead);
+  const ChunkId eviction_hints[] = {ChunkId(102), ChunkId(101), ChunkId(100)};
+  cache.SetEvictionHints(eviction_hints, 2);
+  EXPECT_FALSE(cache.NeedsReclaim());
+  EXPECT_EQ(cache.TakeLeaving(), Places({}));
+  cache.BeginMoment();
+  EXPECT_TRUE(cache.NeedsReclaim());
+  EXPECT_EQ(cache.TakeLeaving(), Places({1})) << "2 is in use, 0 does not leave";
+  ASSERT_TRUE(cache.EndUse(Places({2})).ok());
+  EXPECT_EQ(cache.TakeLeaving(), Places({2}));
 }
 
 TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {

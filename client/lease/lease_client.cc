@@ -84,7 +84,7 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
   }
   // The blocked threads resume after the lease is counted, so that a thread which faulted a chunk
   // in can flush it at once, and when nothing of this request can fail any more.
-  monitor_.Granted(plan, fetched->eviction_hints, begun, waits, [&] {
+  monitor_.Granted(plan, *fetched, begun, waits, [&] {
     for (const PlaceId place : plan.fetch) space_->ResumeWaiters(place, plan.access);
     for (const PlaceId place : plan.upgrade) space_->ResumeWaiters(place, plan.access);
   });
@@ -162,6 +162,11 @@ void LeaseClient::BeginMoment(Moment moment) {
   monitor_.CountCall();
   // The moments are hints: losing them costs only time.
   session_->Report(moments).IgnoreError();
+}
+
+void LeaseClient::EndIteration() {
+  space_->EndIteration();
+  monitor_.EndIteration();
 }
 
 }  // namespace memtide::client

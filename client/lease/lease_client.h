@@ -95,8 +95,10 @@ class LeaseClient {
   absl::StatusOr<std::vector<ChunkId>> ChunkIds(PlaceRange range) const;
   absl::StatusOr<PlaceRange> Attach(const std::vector<ChunkId>& chunks);
 
-  // Implements memtide_moment.
+  // Implement memtide_moment, memtide_end_iteration and memtide_protect.
   void BeginMoment(Moment moment);
+  void EndIteration();
+  void Protect() { space_->Protect(); }
 
   // Implements memtide_resize.
   absl::Status Resize(Bytes device_share, Duration deadline);
@@ -105,8 +107,9 @@ class LeaseClient {
   // is stopped.
   void RunReclaimer();
 
-  // Events of the session go to it, and so does memtide_end_iteration.
+  // Events of the session go to it.
   LeaseMonitor& monitor() { return monitor_; }
+  const AddressSpace& space() const { return *space_; }
 
  private:
   // Leases and maps the places of the request.

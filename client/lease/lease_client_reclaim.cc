@@ -94,8 +94,10 @@ absl::Status LeaseClient::Resize(Bytes device_share, Duration deadline) {
 
 void LeaseClient::ReturnRegions(const std::vector<RegionId>& regions) {
   if (regions.empty()) return;
-  // No place maps them: the daemon sends RegionGone after all leases in a region have ended.
-  for (const RegionId region : regions) regions_->Remove(region);
+  // The daemon sends RegionGone after all leases in a region have ended.
+  for (const RegionId id : regions) {
+    if (const std::shared_ptr<Region> region = regions_->Remove(id)) space_->Forget(*region);
+  }
   monitor_.CountCall();
   // A failure means that the session ended, and its regions with it.
   session_->ReturnRegions(regions).IgnoreError();

@@ -52,11 +52,10 @@ absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
   return pending;
 }
 
-void LeaseMonitor::Granted(const LeasePlan& plan, const std::vector<ChunkId>& eviction_hints,
-                           Instant began, const Waits& waits, absl::FunctionRef<void()> resume) {
+void LeaseMonitor::Granted(const LeasePlan& plan, const FetchResult& fetched, Instant began,
+                           const Waits& waits, absl::FunctionRef<void()> resume) {
   const MutexLock lock(&mutex_);
   cache_.Granted(plan);
-  stats_.maps += plan.fetch.size();
   if (!plan.counts_uses) {
     // Faulted chunks have no use that keeps them mapped: give them a minimum residency.
     const Instant now = Now();
@@ -64,7 +63,7 @@ void LeaseMonitor::Granted(const LeasePlan& plan, const std::vector<ChunkId>& ev
       resident_until_[place] = now + std::min(now - began, kMaxMinResidency);
     }
   }
-  cache_.SetEvictionHints(eviction_hints);
+  cache_.SetEvictionHints(fetched.eviction_hints, fetched.leaving);
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
   stats_.waits.Add(waits);
@@ -214,6 +213,7 @@ std::vector<Moment> LeaseMonitor::BeginMoment(Moment moment) {
   const MutexLock lock(&mutex_);
   log_.Begin(std::move(moment));
   cache_.BeginMoment();
+  if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
   if (!log_.WantsReport() || !lost_.ok()) return {};
   return log_.Take();
 }
@@ -285,8 +285,9 @@ absl::optional<Reclaim> LeaseMonitor::NextReclaim() {
   Reclaim reclaim;
   reclaim.regions.swap(gone_);
   reclaim.places = cache_.TakeRevoked();
-  const std::vector<PlaceId> ahead = cache_.TakeForHeadroom();
-  reclaim.places.insert(reclaim.places.end(), ahead.begin(), ahead.end());
+  for (const std::vector<PlaceId>& more : {cache_.TakeLeaving(), cache_.TakeForHeadroom()}) {
+    reclaim.places.insert(reclaim.places.end(), more.begin(), more.end());
+  }
   return reclaim;
 }
 

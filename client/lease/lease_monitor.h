@@ -46,7 +46,6 @@ struct Waits {
 struct LeaseStats {
   uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
-  uint64_t maps = 0;
   Waits waits;
 };
 
@@ -101,8 +100,8 @@ class LeaseMonitor {
   absl::StatusOr<PendingFetch> Plan(const LeaseRequest& request);
   // The plan was carried out, in a call that began then. `resume` is called last, under the lock,
   // so that no thread unmaps a place before those that its fault has blocked go on.
-  void Granted(const LeasePlan& plan, const std::vector<ChunkId>& eviction_hints, Instant began,
-               const Waits& waits, absl::FunctionRef<void()> resume);
+  void Granted(const LeasePlan& plan, const FetchResult& fetched, Instant began, const Waits& waits,
+               absl::FunctionRef<void()> resume);
   void Refused(const LeasePlan& plan, const Waits& waits);
   // These places are unmapped, and their leases have ended.
   void Released(absl::Span<const PlaceId> places);

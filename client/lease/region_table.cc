@@ -32,13 +32,13 @@ void RegionTable::Add(RegionId id, Region region) {
   changed_.SignalAll();
 }
 
-void RegionTable::Remove(RegionId id) {
-  std::shared_ptr<Region> ended;  // Destroyed after `lock`: unmapping is slow.
+std::shared_ptr<Region> RegionTable::Remove(RegionId id) {
   const MutexLock lock(&mutex_);
   const auto found = regions_.find(id);
-  if (found == regions_.end()) return;
-  ended = std::move(found->second);
+  if (found == regions_.end()) return nullptr;
+  std::shared_ptr<Region> removed = std::move(found->second);
   regions_.erase(found);
+  return removed;
 }
 
 void RegionTable::RemoveAll() {

@@ -23,8 +23,8 @@ class RegionTable {
   // Does not fail if the descriptor is not memory of the region's size; Find then fails for each
   // lease in the region.
   void Add(RegionId id, Region region);
-  // Does nothing if the table has no such region.
-  void Remove(RegionId id);
+  // Returns the region, or null if the table has none of this id.
+  std::shared_ptr<Region> Remove(RegionId id);
   void RemoveAll();
   // No further region arrives: Find calls that wait return UNAVAILABLE.
   void Close();

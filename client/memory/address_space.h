@@ -17,6 +17,7 @@
 #ifndef MEMTIDE_CLIENT_MEMORY_ADDRESS_SPACE_H_
 #define MEMTIDE_CLIENT_MEMORY_ADDRESS_SPACE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -95,11 +96,25 @@ class AddressSpace {
   // Makes the threads that are blocked on a fault of this place retry their access.
   virtual void Wake(PlaceId place) = 0;
 
+  // A space may keep the mapping of an absent place for the next lease of the same region. Forget
+  // ends all mappings of the region. REQUIRES: no lease is in the region.
+  virtual void Forget(const Region& region) {}
+  // The program ends an iteration, or does something that it has not done before: what is absent
+  // then stays inaccessible until two iterations have ended.
+  virtual void EndIteration() {}
+  virtual void Protect() {}
+  // The iterations in which no absent place was accessible.
+  virtual uint64_t protected_iterations() const { return 0; }
+  // How often a place was mapped by a call of the system or the driver.
+  uint64_t maps() const { return maps_.load(std::memory_order_relaxed); }
+
  protected:
   explicit AddressSpace(const Options& options) : options_(options) {}
+  void CountMap() { maps_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   const Options options_;
+  std::atomic<uint64_t> maps_{0};
 };
 
 }  // namespace memtide::client

@@ -192,6 +192,7 @@ absl::Status HostSpace::Map(PlaceId place, Region* region, Bytes offset, Access 
   }
   // madvise applies to one mapping, and mmap has just replaced the one that had this advice.
   madvise(at, chunk_size().count(), MADV_DONTFORK);
+  CountMap();
   return absl::OkStatus();
 }
 

@@ -125,6 +125,7 @@ struct FetchResult {
   // Leased chunks in the order in which to release them: the one whose next use is farthest away
   // first.
   std::vector<ChunkId> eviction_hints;
+  size_t leaving = 0;  // The first so many hints: release these leases once they are idle.
 };
 
 // The chunks of an offer, by their number: those whose content is shared, and those whose content

@@ -255,6 +255,7 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
   // The last batch's hints include all leases, so they replace those of earlier batches.
   fetched->eviction_hints.clear();
   for (const uint64_t id : reply.eviction_hints()) fetched->eviction_hints.emplace_back(id);
+  fetched->leaving = reply.leaving();
   return absl::OkStatus();
 }
 

@@ -73,7 +73,7 @@ void Dispatcher::Settle() {
       } else if (const absl::optional<WorkList::RoomCheck> check = core_.work.TakeRoomCheck()) {
         MakeRoom(*check);
       } else if (!duplicates_.RetryWaiting() && !offers_.StartOwnOffers() &&
-                 !prefetcher_.PrefetchOrWriteBack() && !core_.work.has_signals()) {
+                 !prefetcher_.PrefetchOrWriteBack() && core_.work.empty()) {
         break;
       }
     }

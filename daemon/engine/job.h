@@ -48,6 +48,7 @@ struct TierQueues {
   // Chunks with a prefetch to this tier.
   MarkCount prefetches;
   std::deque<ChunkIndex> slot_queue;  // Chunks that wait for a slot, oldest first.
+  std::vector<ChunkIndex> takers;     // By slot of the device: the chunk that took it last.
   MarkCount evicting;                 // Victims whose copies have not left yet.
   uint64_t pins_made = 0;             // Grows whenever an unpinned chunk is pinned here.
   Count admitted;                     // Calls that are admitted here and not granted.

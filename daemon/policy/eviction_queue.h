@@ -61,6 +61,8 @@ class EvictionQueue {
   absl::optional<Candidate> Next(VirtualTime now) const;
   // The next one that leaves without a write; nullopt: there is none.
   absl::optional<Candidate> NextClean() const;
+  // The next one of those that the plan lets leave with a write; nullopt: there is none.
+  absl::optional<Candidate> NextLeaving() const { return Last(EvictionCost::kLeaving); }
 
   // Calls visit(candidate) for the kLeaving members, then for the others, farthest use first, until
   // a call returns false.

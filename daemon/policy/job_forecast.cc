@@ -15,6 +15,8 @@ constexpr uint32_t kAlike = 4;
 // A job may be faster than in the iteration that was planned: it may have a member this many
 // uses earlier.
 constexpr uint32_t kEarlier = 8;
+// One in so many slots that are fixed stays without members, for chunks whose own is taken.
+constexpr uint32_t kSpareSlots = 6;
 
 }  // namespace
 
@@ -31,34 +33,47 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
     plan_ended_ = plan_ended_ || plan_.has_value();
     plan_.reset();
     next_plan_.reset();
+    slot_plan_.reset();
+    next_slot_plan_.reset();
     return true;
   }
   const bool holds = plan_.has_value() && !was.misprediction && plan_->slots() == *slots;
   // A plan in the making is finished first, even if it is a little out of date.
-  if (holds || next_plan_.has_value()) return true;
+  if (holds || next_plan_.has_value() || next_slot_plan_.has_value()) return true;
   upper_ = upper;
   const Tier below = upper == Tier::kDevice ? Tier::kHost : Tier::kSsd;
-  next_plan_.emplace(
-      predictor_.Events(), *slots,
-      ResidencyPlan::Transfers{links_.micros({below, upper}), links_.micros({upper, below})});
+  const std::vector<ResidencyPlan::Event> events = predictor_.Events();
+  const ResidencyPlan::Transfers transfers{links_.micros({below, upper}),
+                                           links_.micros({upper, below})};
+  next_plan_.emplace(events, *slots, transfers);
+  if (slots->fixed && slots->upper >= kSpareSlots) {
+    next_slot_plan_.emplace(events, slots->upper - slots->upper / kSpareSlots, transfers,
+                            slot_plan_.has_value() ? &*slot_plan_ : nullptr);
+  }
   if (!next_plan_->done()) next_plan_->Work(kChoicesAnIteration);
   return true;
+}
+
+// Works on the next plans. True: one of them is complete, and in force.
+bool JobForecast::WorkOnPlans(uint32_t choices) {
+  const auto work = [choices](auto& next, auto& plan) {
+    if (!next->done()) next->Work(choices);
+    if (!next->done()) return false;
+    plan = std::exchange(next, absl::nullopt);
+    return true;
+  };
+  if (next_plan_.has_value()) return work(next_plan_, plan_);
+  return next_slot_plan_.has_value() && work(next_slot_plan_, slot_plan_);
 }
 
 AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
   AccessPredictor::Changes changes = predictor_.TakeChanges();
   // Without the plan, other copies are the ones that may leave.
   if (std::exchange(plan_ended_, false)) changes.all = true;
-  if (next_plan_.has_value()) {
-    // The planner works in small parts beside the job, so that no call waits for a plan.
-    const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
-    if (!next_plan_->done()) next_plan_->Work(static_cast<uint32_t>(choices));
-    if (next_plan_->done()) {
-      plan_ = std::exchange(next_plan_, absl::nullopt);
-      // The eviction cost of every copy depends on the plan.
-      changes.all = true;
-    }
-  }
+  // The planners work in small parts beside the job, so that no call waits for a plan. The eviction
+  // cost of every copy depends on the plan.
+  const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);
+  if (WorkOnPlans(static_cast<uint32_t>(choices))) changes.all = true;
   if (changes.all) {
     // The lookahead was computed with the old times.
     for (Lookahead& ahead : lookaheads_)
@@ -72,12 +87,31 @@ absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(Member member) cons
   // The plan is looked up by the number of the use in its iteration, so that a slightly different
   // order keeps it.
   const absl::optional<uint32_t> nth = predictor_.LastEvent(member);
-  return nth.has_value() ? plan_->After(member, *nth) : absl::nullopt;
+  if (!nth.has_value()) return absl::nullopt;
+  absl::optional<ResidencyPlan::Stay> stay = plan_->After(member, *nth);
+  if (!stay.has_value() || !slot_plan_.has_value()) return stay;
+  const absl::optional<SlotPlan::Stay> in_slot = slot_plan_->After(member, *nth);
+  if (!in_slot.has_value()) return stay;
+  return ResidencyPlan::Stay{in_slot->stays, stay->middle || !in_slot->stays, in_slot->ahead};
+}
+
+absl::optional<SlotNumber> JobForecast::PlannedSlot(Tier tier, Member member) const {
+  if (tier != upper_ || !slot_plan_.has_value()) return absl::nullopt;
+  const absl::optional<uint32_t> slot = slot_plan_->SlotOf(member);
+  if (!slot.has_value()) return absl::nullopt;
+  return SlotNumber(*slot);
+}
+
+uint32_t JobForecast::UnwantedFor(SlotNumber slot) const {
+  const auto left = static_cast<uint32_t>((predictor_.iteration_end() - predictor_.now()));
+  return slot_plan_->UnwantedFor(slot.value(), left);
 }
 
 bool JobForecast::HasPlannedSlot(Tier tier, Member member, VirtualTime time) const {
   const absl::optional<ResidencyPlan::Stay> stay = PlannedStay(member);
   if (tier != upper_ || !stay.has_value() || stay->upper) return true;
+  // In its own slot it would be in the way of the member before it.
+  if (slot_plan_.has_value()) return time <= predictor_.now() + stay->ahead;
   const VirtualTime reported = lookaheads_[static_cast<size_t>(tier)].next_report;
   return time <= std::max(predictor_.now(), reported) + (stay->ahead + kEarlier);
 }

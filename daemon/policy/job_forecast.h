@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/optional.h"
 #include "base/check.h"
@@ -21,7 +22,9 @@
 #include "daemon/policy/access_predictor.h"
 #include "daemon/policy/link_clocks.h"
 #include "daemon/policy/residency_plan.h"
+#include "daemon/policy/slot_plan.h"
 #include "daemon/policy/virtual_time.h"
+#include "daemon/pool/slot_pool.h"
 #include "daemon/pool/tier.h"
 
 namespace memtide {
@@ -47,6 +50,13 @@ class JobForecast {
   // The tiers that the plan lets keep the member until its next event; nullopt: no plan covers it.
   absl::optional<ResidencyPlan::Stay> PlannedStay(Member member) const;
 
+  // Whether the plan gives members their slots of the upper tier.
+  bool has_fixed_slots() const { return plan_.has_value() && slot_plan_.has_value(); }
+  // For how many events from now on the plan has no use in this slot. REQUIRES: has_fixed_slots().
+  uint32_t UnwantedFor(SlotNumber slot) const;
+  // The slot of the tier that the plan gives the member; nullopt: any will do.
+  absl::optional<SlotNumber> PlannedSlot(Tier tier, Member member) const;
+
   // Whether the plan has a slot of the tier from now on for the member, whose next use is at
   // `time`. True where nothing is planned.
   bool HasPlannedSlot(Tier tier, Member member, VirtualTime time) const;
@@ -67,6 +77,7 @@ class JobForecast {
   enum class Prefetch : uint8_t {
     kSkipped,  // The use needs none.
     kBlocked,  // There is no room now: PrefetchNext() tries the same use again.
+    kNotYet,   // The same, where there may be room for later uses.
     kStarted,
   };
   // Calls Prefetch try_prefetch(member, time) for the uses that LookAhead() found, in order, until
@@ -83,6 +94,8 @@ class JobForecast {
   }
 
  private:
+  bool WorkOnPlans(uint32_t choices);
+
   // How many uses ahead LookAhead() examines, and after how many uses it runs again.
   static constexpr uint64_t kMaxLookahead = 512, kLookaheadPeriod = 4;
 
@@ -100,8 +113,9 @@ class JobForecast {
 
   AccessPredictor predictor_;
   absl::optional<ResidencyPlan> plan_, next_plan_;
-  Tier upper_ = Tier::kHost;  // The tier of all uses in the plans.
-  bool plan_ended_ = false;   // Since the last TakeChanges().
+  absl::optional<SlotPlan> slot_plan_, next_slot_plan_;  // Where slots are fixed, beside plan_.
+  Tier upper_ = Tier::kHost;                             // The tier of all uses in the plans.
+  bool plan_ended_ = false;                              // Since the last TakeChanges().
   LinkClocks links_;
   std::array<Lookahead, kTiers - 1> lookaheads_;  // By memory tier.
 };
@@ -117,6 +131,7 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
   // Copies come from the tier below, which prefetches on its own schedule.
   const uint64_t transfer = links_.micros({tier == Tier::kDevice ? Tier::kHost : Tier::kSsd, tier});
   uint64_t busy = 0, next_report = 0;  // Microseconds from now.
+  const bool fixed = tier == upper_ && has_fixed_slots();
   for (VirtualTime time = now; time < now + kMaxLookahead; ++time) {
     const absl::optional<Member> member = predictor_.At(time);
     if (!member.has_value()) return;
@@ -129,23 +144,25 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
     const absl::optional<bool> moves = needs_transfer(*member, time);
     if (!moves.has_value()) continue;
     if (*moves) busy += transfer;
-    if (busy >= predictor_.MicrosUntil(time)) ahead.needed_until = time + 1;
+    // A member with a slot of its own displaces nobody, however early it comes.
+    if (fixed || busy >= predictor_.MicrosUntil(time)) ahead.needed_until = time + 1;
   }
 }
 
 template <typename TryPrefetch>
 bool JobForecast::PrefetchNext(Tier tier, TryPrefetch try_prefetch) {
   Lookahead& ahead = lookahead(tier);
-  for (; ahead.prefetched_until < ahead.needed_until; ++ahead.prefetched_until) {
-    const absl::optional<Member> member = predictor_.At(ahead.prefetched_until);
+  bool in_order = true;
+  for (VirtualTime time = ahead.prefetched_until; time < ahead.needed_until; ++time) {
+    const absl::optional<Member> member = predictor_.At(time);
     if (!member.has_value()) return false;
-    // The member was used out of order meanwhile.
-    if (predictor_.NextUse(*member) > ahead.prefetched_until) continue;
-    const Prefetch tried = try_prefetch(*member, ahead.prefetched_until);
-    if (tried == Prefetch::kSkipped) continue;
+    // The member may have been used out of order meanwhile.
+    const Prefetch tried =
+        predictor_.NextUse(*member) > time ? Prefetch::kSkipped : try_prefetch(*member, time);
     if (tried == Prefetch::kBlocked) return false;
-    ++ahead.prefetched_until;
-    return true;
+    in_order = in_order && tried != Prefetch::kNotYet;
+    if (in_order) ahead.prefetched_until = time + 1;
+    if (tried == Prefetch::kStarted) return true;
   }
   return false;
 }

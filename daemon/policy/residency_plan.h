@@ -51,9 +51,11 @@ class ResidencyPlan {
   struct Slots {
     uint32_t upper = 0;
     absl::optional<uint32_t> middle;  // nullopt: it is the lowest tier and holds all members.
+    // To change the slot of a member in the upper tier costs: a SlotPlan says which one it has.
+    bool fixed = false;
 
     friend bool operator==(const Slots& a, const Slots& b) {
-      return a.upper == b.upper && a.middle == b.middle;
+      return a.upper == b.upper && a.middle == b.middle && a.fixed == b.fixed;
     }
   };
   // The tiers that keep the member's copy from one of its events to the next.

@@ -169,6 +169,22 @@ class SlotPool {
     if (freed != freed_.end()) std::rotate(freed_.begin(), freed, std::next(freed));
   }
 
+  // Takes this slot if it is free, and otherwise the one for which unwanted_for(number) is most.
+  // Owns nothing when no backed slot is free.
+  template <typename UnwantedFor>
+  Slot TakePlanned(SlotNumber wanted, UnwantedFor unwanted_for) {
+    while (fresh_ < numbers_) freed_.push_back(SlotNumber(fresh_++));
+    auto found = std::find(freed_.begin(), freed_.end(), wanted);
+    if (found == freed_.end()) {
+      found = std::max_element(freed_.begin(), freed_.end(), [&](SlotNumber a, SlotNumber b) {
+        return unwanted_for(a) < unwanted_for(b);
+      });
+    }
+    if (found == freed_.end()) return Slot();
+    const SlotNumber number = *found;
+    freed_.erase(found);
+    return Slot(this, number);
+  }
   // Owns nothing when no backed slot is free.
   Slot Take() {
     if (!freed_.empty()) {

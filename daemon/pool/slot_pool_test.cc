@@ -25,6 +25,18 @@ TEST(SlotPoolTest, HandsOutEverySlotOnceAndThenNone) {
   EXPECT_EQ(pool.used_slots(), 5u);
 }
 
+TEST(SlotPoolTest, APlannedSlotIsTakenAndElseTheLeastWantedOne) {
+  SlotPool pool(4);
+  pool.Back(4);
+  const auto wanted_late = [](SlotNumber number) { return number == SlotNumber(1) ? 9 : 1; };
+  const Slot own = pool.TakePlanned(SlotNumber(2), wanted_late);
+  EXPECT_EQ(own.number(), SlotNumber(2));
+  const Slot other = pool.TakePlanned(SlotNumber(2), wanted_late);
+  EXPECT_EQ(other.number(), SlotNumber(1));
+  const Slot third = pool.Take(), last = pool.TakePlanned(SlotNumber(0), wanted_late);
+  EXPECT_FALSE(pool.TakePlanned(SlotNumber(0), wanted_late));
+}
+
 TEST(SlotPoolTest, OnlyBackedSlotsAreHandedOut) {
   SlotPool pool(3);
   EXPECT_FALSE(pool.Take());

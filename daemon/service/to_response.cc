@@ -272,6 +272,7 @@ void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
     proto->set_version(lease.version.value());
   }
   for (const ChunkId chunk : reply.eviction_hints) response->add_eviction_hints(chunk.value());
+  response->set_leaving(reply.leaving);
 }
 
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {

@@ -47,6 +47,8 @@ struct FetchReply {
   bool waited = false;        // For bytes that moved, or for a lease or room.
   // The session's leased chunks with the latest predicted uses, the latest first.
   std::vector<ChunkId> eviction_hints;
+  uint32_t leaving =
+      0;  // The first so many hints: other chunks get their slots before their next use.
 };
 inline constexpr size_t kMaxEvictionHints = 32;
 struct DescribeReply {

@@ -177,7 +177,18 @@ bool Residency::TakeSlot(ChunkIndex index, Tier tier) {
   const size_t spare = share.slots().spare_slots();
   const auto first = queue.begin(), past = first + std::min(spare, queue.size());
   if (queued ? std::find(first, past, index) != past : queue.size() < spare) {
-    copies_[index].slot(tier) = share.Take();
+    const absl::optional<SlotNumber> planned = chunk.job->forecast.PlannedSlot(tier, chunk.member);
+    if (planned.has_value() && chunk.pinned()) DropClean(*chunk.job, tier, *planned);
+    Slot& slot = copies_[index].slot(tier);
+    slot =
+        !planned.has_value() ? share.Take() : share.TakePlanned(*planned, [&](SlotNumber number) {
+          return chunk.job->forecast.UnwantedFor(number);
+        });
+    if (tier == Tier::kDevice) {
+      std::vector<ChunkIndex>& takers = chunk.job->tier(tier).takers;
+      takers.resize(share.slots().numbers(), kNoChunk);
+      takers[slot.number().value()] = index;
+    }
     StopWaitingForSlot(index, tier);
     return true;
   }
@@ -188,6 +199,13 @@ bool Residency::TakeSlot(ChunkIndex index, Tier tier) {
   queued_for_.Add(tier);
   core_.ScheduleRoomCheck(*chunk.job, tier);
   return false;
+}
+
+// The copy in that slot leaves for one that is needed now, if that takes no transfer.
+void Residency::DropClean(Job& job, Tier tier, SlotNumber slot) {
+  const ChunkIndex there = victims_.InSlot(job, tier, slot);
+  if (there == kNoChunk || !core_.chunks[there].may_leave(tier)) return;
+  if (!IsOnlyCopy(core_.chunks[there], tier)) EvictFrom(there, tier);
 }
 
 void Residency::StopWaitingForSlot(ChunkIndex index, Tier tier) {

@@ -87,6 +87,7 @@ absl::optional<ResidencyPlan::Slots> Prefetcher::SlotsToPlan(const Job& job) con
   }
   ResidencyPlan::Slots slots;
   slots.upper = job.share(job.lease_tier).slots().size() + job.common.value();
+  slots.fixed = job.share(job.lease_tier).by_slot();
   if (job.lease_tier == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.share(Tier::kHost).slots().size();
   }
@@ -108,8 +109,10 @@ void Prefetcher::AddEvictionHints(const Session& session, FetchReply* reply) con
   size_t seen = 0;
   job.tier(job.lease_tier).pinned_queue.VisitFarthest([&](const Candidate& candidate) {
     const ChunkIndex index = job.members[candidate.member];
+    const bool leaves = candidate.cost == EvictionCost::kLeaving;
     for (const Pin& pin : core_.chunks[index].uses().pins) {
       if (pin.session != session.id || !pin.granted()) continue;
+      if (leaves && job.forecast.has_fixed_slots()) ++reply->leaving;
       reply->eviction_hints.push_back(core_.ids.IdFor(index, session.id));
     }
     // Chunks that other sessions lease give no hint, so the search is bounded, too.

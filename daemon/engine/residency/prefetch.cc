@@ -10,9 +10,13 @@ namespace memtide {
 
 namespace {
 
-// Bytes in flight to a tier by prefetch. With more, a fetch would wait longer behind them than it
-// gains: 64 MiB take a disk about 30 ms.
+// How long the prefetches in flight to a tier occupy its link. With more, a fetch would wait longer
+// behind them than it gains. A disk takes about as long for 64 MiB, which may be in flight until
+// the speed of the link is known.
+constexpr uint64_t kMaxPrefetchMicros = 30'000;
 constexpr Bytes kMaxPrefetch = MiB(64);
+// Write-backs from the device at once, as many as it copies (daemon/device/device.h).
+constexpr uint32_t kMostWriteBacks = 2;
 // Leases that one event revokes because other chunks are predicted sooner.
 constexpr int kMaxRevoked = 4;
 
@@ -23,7 +27,9 @@ bool IsThere(const Chunk& chunk, Tier tier) {
 
 // Whether a write-back from the tier delays no other transfer: a disk reads slower while it writes.
 bool HasIdleLink(const LinkClocks& links, Tier tier) {
-  if (tier == Tier::kDevice) return links.in_flight({Tier::kDevice, Tier::kHost}) == 0;
+  if (tier == Tier::kDevice) {
+    return links.in_flight({Tier::kDevice, Tier::kHost}) < kMostWriteBacks;
+  }
   return links.in_flight({Tier::kHost, Tier::kSsd}) == 0 &&
          links.in_flight({Tier::kSsd, Tier::kHost}) == 0;
 }
@@ -51,9 +57,13 @@ bool Prefetcher::Prefetch(Job& job, Tier tier) {
   if (!share.exists() || tier == job.home || !queues.slot_queue.empty()) return false;
   const uint32_t slots = share.slots().size();
   // Prefetches have at most the quarter of the slots that the lease budget leaves free. Two chunks
-  // may come at once even if they are larger than kMaxPrefetch.
-  const uint64_t most = std::min<uint64_t>(std::max(uint32_t{1}, slots / 4),
-                                           std::max<uint64_t>(2, kMaxPrefetch / job.chunk_size));
+  // may come at once however large they are.
+  const Tier below = tier == Tier::kDevice ? Tier::kHost : Tier::kSsd;
+  const uint64_t micros = job.forecast.links().micros({below, tier});
+  const uint64_t in_time =
+      micros == 0 ? kMaxPrefetch / job.chunk_size : kMaxPrefetchMicros / micros;
+  const uint64_t most =
+      std::min<uint64_t>(std::max(uint32_t{1}, slots / 4), std::max<uint64_t>(2, in_time));
   job.forecast.LookAhead(
       tier, [this, &job, tier](Member member, VirtualTime time) -> absl::optional<bool> {
         const ChunkIndex index = IndexWanted(job, member, time);
@@ -78,8 +88,11 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   if (expected > time) return Prefetch::kSkipped;
   const bool there = IsThere(chunk, tier);
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
-  if (there || coming || chunk.uses().evict_to.has_value() || chunk.is_evicted())
-    return Prefetch::kSkipped;
+  if (there || coming || chunk.uses().evict_to.has_value() || chunk.is_evicted()) {
+    // What has no content yet comes without a transfer, but into its own slot, too.
+    const bool comes = !chunk.has_content() && !chunk.pinned() && !chunk.slot(tier);
+    return !comes || IsClear(job, tier, member, expected) ? Prefetch::kSkipped : Prefetch::kNotYet;
+  }
   if (chunk.copies().unreadable) return Prefetch::kSkipped;
   // Steps use the chunk in host memory, and so do sessions whose regions of the device are lost.
   if (tier == Tier::kDevice && (chunk.uses().only_stepped || job.has_lost_regions)) {
@@ -92,6 +105,7 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
       !HasRoomUntil(job, tier, expected)) {
     return Prefetch::kBlocked;
   }
+  if (!IsClear(job, tier, member, expected)) return Prefetch::kNotYet;
   residency_.StopPrefetch(chunk);
   job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
   residency_.CancelEviction(chunk);
@@ -105,6 +119,29 @@ bool Prefetcher::HasRoomUntil(Job& job, Tier tier, VirtualTime time) {
   if (share.slots().spare_slots() > 0 || share.can_grow()) return true;
   if (victims_.After(job, tier, time).has_value()) return true;
   if (tier == job.lease_tier) RevokeFarthest(job, time);
+  return false;
+}
+
+// Whether no other chunk is in the slot that the plan gives the member. One whose next use comes
+// after `time` leaves.
+bool Prefetcher::IsClear(Job& job, Tier tier, Member member, VirtualTime time) {
+  const absl::optional<SlotNumber> planned = job.forecast.PlannedSlot(tier, member);
+  if (!planned.has_value()) return true;
+  const ChunkIndex there = victims_.InSlot(job, tier, *planned);
+  if (there == kNoChunk) return true;
+  Chunk& chunk = core_.chunks[there];
+  // Of two that are both expected the one that came first stays: they would displace each other for
+  // ever.
+  if (NextUseOfContent(core_.chunks, chunk) <= time || chunk.prefetched_to.has(tier)) return false;
+  if (chunk.may_leave(tier)) {
+    job.tier(tier).evicting.Set(chunk.evict_from, tier);
+    victims_.Update(there);
+    core_.ScheduleChunk(there);
+  } else if (chunk.pinned_at(tier) && !chunk.uses().revoke_sent &&
+             victims_.PlannedToStay(chunk, tier).value_or(true)) {
+    // Of what the plan lets leave, sessions know by their hints.
+    core_.work.Send(LeasesInTheWay{{core_.IdOf(there)}});
+  }
   return false;
 }
 
@@ -129,10 +166,15 @@ void Prefetcher::RevokeFarthest(Job& job, VirtualTime time) {
 // slot is needed.
 bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   const Share& share = job.share(tier);
-  if (!share.exists() || tier == job.home || share.slots().spare_slots() > 0) return false;
+  if (!share.exists() || tier == job.home) return false;
+  // A spare slot is no room for a chunk that has another one.
+  if (share.slots().spare_slots() > 0 && !job.forecast.has_fixed_slots()) return false;
   if (!HasIdleLink(job.forecast.links(), tier)) return false;
   const JobForecast& forecast = job.forecast;
-  const absl::optional<Candidate> victim = job.tier(tier).victims.Next(forecast.predictor().now());
+  const EvictionQueue& victims = job.tier(tier).victims;
+  // In slots that are fixed, copies that leave without a write are in nobody's way.
+  const absl::optional<Candidate> victim =
+      forecast.has_fixed_slots() ? victims.NextLeaving() : victims.Next(forecast.predictor().now());
   const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
   if (!victim.has_value() || victim->cost != leaving) return false;
   const ChunkIndex index = job.members[victim->member];
@@ -140,6 +182,11 @@ bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   const Chunk& chunk = core_.chunks[index];
   const bool has_slot = chunk.home() == Tier::kHost && chunk.slot(Tier::kHost);
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
+    return false;
+  }
+  // Of copies that all leave without delay, each would take the host's slot of the one before.
+  if (forecast.has_fixed_slots() && !has_slot &&
+      job.share(Tier::kHost).slots().spare_slots() == 0) {
     return false;
   }
   if (tier == Tier::kHost && !core_.writes.MayBegin(core_.now, residency_.WriteOf(index)))

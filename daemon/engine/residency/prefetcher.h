@@ -36,6 +36,7 @@ class Prefetcher {
   bool Prefetch(Job& job, Tier tier);
   JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time);
   bool HasRoomUntil(Job& job, Tier tier, VirtualTime time);
+  bool IsClear(Job& job, Tier tier, Member member, VirtualTime time);
   void RevokeFarthest(Job& job, VirtualTime time);
   bool WriteBackEarly(Job& job, Tier tier);
   bool IsWorthASlot(const Job& job, Tier tier, VirtualTime time) const;

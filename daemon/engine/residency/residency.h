@@ -171,6 +171,7 @@ class Residency {
   bool PromoteTo(ChunkIndex index, Tier tier);
   // Drops the copy at `tier`, after a write-back if it is the only one. True: it is gone.
   bool EvictFrom(ChunkIndex index, Tier tier);
+  void DropClean(Job& job, Tier tier, SlotNumber slot);
   void StopWaitingForSlot(ChunkIndex index, Tier tier);
   void StopWaitingForWrite(ChunkIndex index);
   void TransferFailed(ChunkIndex index, const Flight& flight, const TransferDone& done,

@@ -4,6 +4,13 @@
 
 namespace memtide {
 
+namespace {
+
+// Events until a use for which a chunk stays in a slot that the plan gives others.
+constexpr uint64_t kSoonUsed = 32;
+
+}  // namespace
+
 // The place of the copy at the tier in the order of the placement policy.
 VirtualTime Victims::RankOf(const Chunk& chunk, Tier tier) {
   PlacementPolicy::Copy copy;
@@ -56,7 +63,6 @@ void Victims::Update(ChunkIndex index, Tier tier) {
   core_.ScheduleRoomCheck(*chunk.job, tier);
 }
 
-// nullopt: the plan does not cover the chunk.
 absl::optional<bool> Victims::PlannedToStay(const Chunk& chunk, Tier tier) const {
   const Job& job = *chunk.job;
   if (!job.forecast.has_plan()) return absl::nullopt;
@@ -64,6 +70,13 @@ absl::optional<bool> Victims::PlannedToStay(const Chunk& chunk, Tier tier) const
   if (chunk.prefetched_to.has(tier)) return true;
   const absl::optional<ResidencyPlan::Stay> stay = job.forecast.PlannedStay(chunk.member);
   if (!stay.has_value()) return absl::nullopt;
+  // In the slot of another one it is in the way, unless it is used soon.
+  const absl::optional<SlotNumber> planned = job.forecast.PlannedSlot(tier, chunk.member);
+  const Slot& slot = chunk.slot(tier);
+  if (planned.has_value() && slot && slot.number() != *planned) {
+    return stay->upper &&
+           NextUseOfContent(core_.chunks, chunk) < job.forecast.predictor().now() + kSoonUsed;
+  }
   return tier == job.lease_tier ? stay->upper : stay->middle;
 }
 
@@ -89,6 +102,15 @@ EvictionCost Victims::CostOf(const Chunk& chunk, Tier tier) const {
     value = EvictionCost::kNone;
   }
   return value;
+}
+
+ChunkIndex Victims::InSlot(const Job& job, Tier tier, SlotNumber slot) const {
+  const std::vector<ChunkIndex>& takers = job.tier(tier).takers;
+  if (slot.value() >= takers.size()) return kNoChunk;
+  const ChunkIndex index = takers[slot.value()];
+  if (index == kNoChunk || core_.chunks[index].job != &job) return kNoChunk;
+  const Slot& held = core_.chunks[index].slot(tier);
+  return held && held.number() == slot ? index : kNoChunk;
 }
 
 absl::optional<Candidate> Victims::After(const Job& job, Tier tier, VirtualTime time) const {

@@ -22,11 +22,14 @@ class Victims {
   // Enters the chunk into the queues again, with its present cost and next use.
   void Rank(ChunkIndex index);
   // The copy that may leave for a chunk with a use at `time`. Copies with a sooner use stay.
+  // Whether the plan keeps the copy until the next use; nullopt: it does not cover the chunk.
+  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
+  // The chunk that has that slot of the tier, which is a planned one; kNoChunk: none has it.
+  ChunkIndex InSlot(const Job& job, Tier tier, SlotNumber slot) const;
   absl::optional<Candidate> After(const Job& job, Tier tier, VirtualTime time) const;
 
  private:
   VirtualTime RankOf(const Chunk& chunk, Tier tier);
-  absl::optional<bool> PlannedToStay(const Chunk& chunk, Tier tier) const;
   EvictionCost CostOf(const Chunk& chunk, Tier tier) const;
 
   Core& core_;

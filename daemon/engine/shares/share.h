@@ -118,6 +118,10 @@ class Share {
 
   // Owns nothing when no slot with memory is free. REQUIRES: exists().
   Slot Take() { return slots_->Take(); }
+  template <typename UnwantedFor>
+  Slot TakePlanned(SlotNumber wanted, UnwantedFor unwanted_for) {
+    return slots_->TakePlanned(wanted, unwanted_for);
+  }
   void FreeLast(Slot slot) { slots_->FreeLast(std::move(slot)); }
   // See SlotPool.
   void Quarantine(SlotNumber slot) { slots_->Quarantine(slot); }

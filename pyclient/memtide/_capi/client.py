@@ -128,6 +128,7 @@ class Stats:
     call_nanoseconds: int
     map_nanoseconds: int
     unmap_nanoseconds: int
+    protected_iterations: int
 
 
 class Places:
@@ -303,6 +304,10 @@ class Client(Steps):
     def end_iteration(self) -> None:
         """Ends an iteration: the access predictor expects its moments again, in the same order."""
         check(self._lib.memtide_end_iteration(self._handle))
+
+    def protect(self) -> None:
+        """Makes chunks inaccessible without a lease until two iterations have ended."""
+        check(self._lib.memtide_protect(self._handle))
 
     def evict(self, places: Places) -> None:
         """Releases idle leases on these, and returns when their chunks are on the home tier."""

@@ -169,6 +169,7 @@ class Stats(ctypes.Structure):
         ("call_nanoseconds", c_uint64),
         ("map_nanoseconds", c_uint64),
         ("unmap_nanoseconds", c_uint64),
+        ("protected_iterations", c_uint64),
     ]
 
 
@@ -193,6 +194,7 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "memtide_cover_all_streams": ([c_void_p], c_int),
     "memtide_moment": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64], c_int),
     "memtide_end_iteration": ([c_void_p], c_int),
+    "memtide_protect": ([c_void_p], c_int),
     "memtide_evict": (_PLACES, c_int),
     "memtide_flush": ([c_void_p], c_int),
     "memtide_resize": ([c_void_p, c_uint64, c_int], c_int),

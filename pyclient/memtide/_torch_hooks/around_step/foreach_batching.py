@@ -21,6 +21,10 @@ from memtide._telemetry.observer import Observer
 from memtide._util.script_modes import in_mode_of_script
 
 
+# Of what may be leased of a GPU one group is updated, the next comes, and the last one leaves.
+_GROUPS_ON_GPU = 3
+
+
 def in_groups(
     memory: ManagedMemory, observer: Observer, update: Callable[..., None]
 ) -> Callable[..., None]:
@@ -39,7 +43,11 @@ def in_groups(
         if any(len(owners) > 1 for owners in collisions(used)):
             update(params, *args, **kwargs)
             return
-        for start, end in _spans(memory, lists, len(params), max(1, ledger.limit)):
+        capacity = max(1, ledger.limit)
+        whole_lists = list(_spans(memory, lists, len(params), capacity))
+        if ledger.strict and len(whole_lists) > 1:
+            capacity = max(1, capacity // _GROUPS_ON_GPU)
+        for start, end in _spans(memory, lists, len(params), capacity):
             if ledger.strict:  # Else the step's mode sees each operation.
                 observer.moment("step", update.__name__)
             parts = {id(whole): whole[start:end] for whole in lists}

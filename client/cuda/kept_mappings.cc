@@ -1,0 +1,26 @@
+#include "client/cuda/kept_mappings.h"
+
+namespace memtide::client {
+
+bool KeptMappings::Release(PlaceId place) {
+  entries_[place.value()].held = false;
+  return keeps_ && quiet_ >= kQuietIterations && (place.value() + iterations_) % kSample != 0;
+}
+
+std::vector<PlaceId> KeptMappings::Kept(const Region* region) const {
+  std::vector<PlaceId> kept;
+  for (uint32_t place = 0; place < entries_.size(); ++place) {
+    const Entry& entry = entries_[place];
+    if (entry.held || entry.region == nullptr) continue;
+    if (region == nullptr || entry.region == region) kept.push_back(PlaceId(place));
+  }
+  return kept;
+}
+
+void KeptMappings::EndIteration() {
+  if (!keeps_ || quiet_ < kQuietIterations) ++protected_;
+  ++iterations_;
+  ++quiet_;
+}
+
+}  // namespace memtide::client
