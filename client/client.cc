@@ -89,6 +89,8 @@ absl::Status Client::Start(std::unique_ptr<DaemonSession> session, const Options
   if (host_space != nullptr) MEMTIDE_RETURN_IF_ERROR(StartFaultHandling(host_space));
   reclaimer_ = std::thread([leases = leases_.get()] { leases->RunReclaimer(); });
   pthread_setname_np(reclaimer_.native_handle(), "memtide-reclaim");
+  ahead_ = std::thread([leases = leases_.get()] { leases->RunAhead(); });
+  pthread_setname_np(ahead_.native_handle(), "memtide-ahead");
   properties_.base = space_->base();
   properties_.places = space_->places();
   properties_.device = space_->device();
@@ -134,6 +136,7 @@ Client::~Client() {
   segv_registration_.reset();
   if (leases_ != nullptr) leases_->monitor().Stop();
   if (reclaimer_.joinable()) reclaimer_.join();
+  if (ahead_.joinable()) ahead_.join();
   faults_.reset();
   space_.reset();  // Unmaps all places, before Close() ends their leases.
   if (regions_ != nullptr) regions_->RemoveAll();
@@ -156,6 +159,7 @@ void Client::Abandon() {
   }
   // tidy(raw-new): leaked on purpose, see above.
   static_cast<void>(new std::thread(std::move(reclaimer_)));
+  static_cast<void>(new std::thread(std::move(ahead_)));
 }
 
 absl::Status Client::CheckProcess() const {

@@ -139,7 +139,7 @@ class Client {
   std::unique_ptr<LeaseClient> leases_;
   std::unique_ptr<FaultLoop> faults_;
   absl::optional<SegvRegistration> segv_registration_;
-  std::thread reclaimer_;
+  std::thread reclaimer_, ahead_;
 };
 
 // Returns $MEMTIDE_SOCKET_DIR if it is set; otherwise /run/memtide if this process is root's or

@@ -240,7 +240,7 @@ TEST_F(ClientTest, ManyMomentsWithoutAFetchAreReported) {
     client_->leases()->BeginMoment(Moment());
     ASSERT_TRUE(client_->Use({range.first}, Access::kRead).ok());
   }
-  EXPECT_GT(session_->moments().size(), AccessLog::kReportAfter);
+  session_->AwaitMoments(AccessLog::kReportAfter + 1);
   session_->EndSession(absl::UnavailableError("the memtide daemon ended"));
   const uint64_t calls = stats().calls;
   for (size_t i = 0; i <= AccessLog::kReportAfter; ++i) client_->leases()->BeginMoment(Moment());

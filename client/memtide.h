@@ -168,6 +168,7 @@ typedef struct memtide_stats {
   uint64_t unmap_nanoseconds;    /* and others unmapped first, once a GPU had done with them */
   uint64_t protected_iterations; /* in which an access without a lease was fatal; see
                                     memtide_protect */
+  uint64_t blocking_calls;       /* those of `calls` that the program's own threads made */
 } memtide_stats;
 
 /* Limits that the daemon enforces. The library cuts lists of chunks by itself, except for

@@ -29,7 +29,7 @@
   ROW(Offer, OfferCall, OfferReply)            \
   ROW(Duplicate, DuplicateCall, AllocateReply) \
   ROW(Describe, DescribeCall, DescribeReply)   \
-  ROW(Report, ReportCall, Nothing)
+  ROW(Report, ReportCall, ReportReply)
 
 #define MEMTIDE_OPTIMIZER_VERBS(ROW)  \
   ROW(StartPart, StepCall, PartReply) \

@@ -351,6 +351,7 @@ int memtide_get_stats(memtide_client* client, memtide_stats* stats) {
     result.wait_nanoseconds = static_cast<uint64_t>(known.waits.all.count());
     result.lease_budget = known.lease_budget;
     result.slots = known.slots;
+    result.blocking_calls = known.blocking_calls;
     result.maps = leases.space().maps();
     result.protected_iterations = leases.space().protected_iterations();
     result.call_nanoseconds = static_cast<uint64_t>(known.waits.calls.count());

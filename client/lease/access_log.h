@@ -23,7 +23,7 @@ class AccessLog {
  public:
   // After this many moments without a fetch, a report of its own is worth its cost: otherwise the
   // daemon's prediction lags behind the program.
-  static constexpr size_t kReportAfter = 16;
+  static constexpr size_t kReportAfter = 16, kReportOften = 1;
 
   // The limits of one call bound the log: moments, uses, and ends of iterations.
   explicit AccessLog(const DaemonLimits& limits) : limits_(limits) {}
@@ -35,7 +35,9 @@ class AccessLog {
 
   // Removes and returns all records, in order.
   std::vector<Moment> Take();
-  bool WantsReport() const { return moments_.size() > kReportAfter; }
+  bool WantsReport() const { return moments_.size() > (often_ ? kReportOften : kReportAfter); }
+  // The daemon leases ahead of uses, which it must know early.
+  void ReportOften(bool often) { often_ = often; }
 
  private:
   // The moment that uses are recorded in; continues a moment that was taken.
@@ -44,7 +46,7 @@ class AccessLog {
   void Bound();
 
   const DaemonLimits limits_;
-  bool begun_ = false;
+  bool begun_ = false, often_ = false;
   std::vector<Moment> moments_;
   size_t uses_ = 0, ends_ = 0;
   uint64_t number_ = 0;  // The current moment, counted from the start.

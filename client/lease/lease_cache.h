@@ -31,6 +31,7 @@
 #include "client/lease/idle_list.h"
 #include "client/lease/lease_limits.h"
 #include "client/memory/place.h"
+#include "client/rpc/daemon_session.h"
 
 namespace memtide::client {
 
@@ -52,6 +53,7 @@ struct LeasePlan {
   // For Granted and Refused: the held places whose use is reserved, and whether uses are counted.
   std::vector<PlaceId> hits;
   bool counts_uses = true;
+  bool is_ahead = false;  // Of PlanAhead().
 };
 
 class LeaseCache {
@@ -103,6 +105,14 @@ class LeaseCache {
   // Reports that these places are unmapped and their leases ended. REQUIRES: LeasePlan::release or
   // a Take function named them.
   void Released(absl::Span<const PlaceId> places);
+
+  // Chunks that the daemon has ready for their next uses, in that order; replaces those before.
+  // Chunks without a place are ignored.
+  void SetAhead(const ChunksAhead& ahead);
+  // Plans leases of them: of those that are absent, or leased for reading and to be written, as
+  // many as fit without a release and share an access. No use is counted. kDone: there are none.
+  LeasePlan PlanAhead();
+  bool HasAhead() const;
 
   // Ends one use of each place, or of none. FAILED_PRECONDITION: a place is not in use.
   absl::Status EndUse(absl::Span<const PlaceId> places);
@@ -169,6 +179,7 @@ class LeaseCache {
   absl::Status CheckNamed(PlaceId place);
   absl::Status CheckWanted(absl::Span<const PlaceId> places);
   LeasePlan MakePlan(absl::Span<const PlaceId> places, Access access);
+  bool IsWantedAhead(PlaceId place, Access access) const;
   void AddUse(PlaceId place);
   // Adds a use that only its plan may end; ConfirmUse makes it an ordinary one.
   void ReserveUse(PlaceId place);
@@ -192,6 +203,7 @@ class LeaseCache {
   uint32_t revoked_ = 0;                            // Revoked and not yet taken, any chunks.
   std::set<uint32_t> revoked_places_;               // Revoked and not yet taken, these places.
   std::vector<uint32_t> eviction_hints_, leaving_;  // Places.
+  std::vector<PlaceId> ahead_reads_, ahead_writes_;
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
   uint32_t bound_ = 0, held_ = 0, moving_ = 0;

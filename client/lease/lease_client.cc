@@ -77,7 +77,8 @@ absl::Status LeaseClient::CarryOut(PendingFetch* pending, absl::optional<Instant
     ReleaseInDoubt(pending->released);
   }
   const Instant end = Now();
-  const Waits waits = {end - start, call_end - call_begin, end - call_end, call_begin - begun};
+  Waits waits = {end - start, call_end - call_begin, end - call_end, call_begin - begun};
+  if (plan.is_ahead) waits = {};
   if (!status.ok()) {
     monitor_.Refused(plan, waits);
     return status;
@@ -106,6 +107,7 @@ absl::StatusOr<FetchResult> LeaseClient::Fetch(const PendingFetch& pending,
   }
   monitor_.CountCall();
   absl::StatusOr<FetchResult> fetched = session_->Fetch(options);
+  monitor_.Reported(pending);
   if (fetched.ok() && fetched->leases.size() != options.chunks.size()) {
     return absl::InternalError(absl::StrCat("the daemon granted ", fetched->leases.size(),
                                             " leases of ", options.chunks.size()));
@@ -157,11 +159,24 @@ absl::Status LeaseClient::EndUse(absl::Span<const PlaceId> places) {
 
 void LeaseClient::BeginMoment(Moment moment) {
   space_->BeginMoment();
-  const std::vector<Moment> moments = monitor_.BeginMoment(std::move(moment));
-  if (moments.empty()) return;
-  monitor_.CountCall();
-  // The moments are hints: losing them costs only time.
-  session_->Report(moments).IgnoreError();
+  monitor_.BeginMoment(std::move(moment));
+}
+
+void LeaseClient::RunAhead() {
+  LeaseMonitor::SetOwnThread();
+  while (absl::optional<PendingFetch> pending = monitor_.NextAhead()) {
+    if (!pending->leased.empty()) {
+      // A chunk may have gone meanwhile: then the program's own fetch waits for it.
+      CarryOut(&*pending, Instant::min()).IgnoreError();
+      continue;
+    }
+    if (pending->moments.empty() && !pending->asks) continue;
+    monitor_.CountCall();
+    // The moments are hints: losing them costs only time.
+    const absl::StatusOr<ChunksAhead> ahead = session_->Report(pending->moments);
+    if (ahead.ok()) monitor_.SetAhead(*ahead);
+    monitor_.Reported(*pending);
+  }
 }
 
 void LeaseClient::EndIteration() {

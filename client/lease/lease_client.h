@@ -106,6 +106,9 @@ class LeaseClient {
   // Releases leases that are revoked or needed for headroom, and returns regions, until the monitor
   // is stopped.
   void RunReclaimer();
+  // Leases chunks that are there before the program uses them, and reports moments, until the
+  // monitor is stopped. Needs a thread of its own, too.
+  void RunAhead();
 
   // Events of the session go to it.
   LeaseMonitor& monitor() { return monitor_; }

@@ -10,6 +10,12 @@
 
 namespace memtide::client {
 
+namespace {
+
+thread_local bool is_own_thread = false;  // See SetOwnThread().
+
+}  // namespace
+
 LeaseMonitor::LeaseMonitor(uint32_t places, const Job& job)
     : cache_({places, job.lease_budget}), log_(job.limits) {
   stats_.slots = job.lease_slots();
@@ -44,7 +50,7 @@ absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
   for (const PlaceId place : request.places) log_.Record(cache_.chunk(place), request.access);
   // A hit makes no call, so its moments travel with the next fetch.
   if (plan.next == LeasePlan::Next::kDone) return pending;
-  pending.moments = log_.Take();
+  TakeMomentsFor(&pending);
   pending.leased = ChunksOf(plan.fetch);
   const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
   pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
@@ -56,7 +62,7 @@ void LeaseMonitor::Granted(const LeasePlan& plan, const FetchResult& fetched, In
                            const Waits& waits, absl::FunctionRef<void()> resume) {
   const MutexLock lock(&mutex_);
   cache_.Granted(plan);
-  if (!plan.counts_uses) {
+  if (!plan.counts_uses && !plan.is_ahead) {
     // Faulted chunks have no use that keeps them mapped: give them a minimum residency.
     const Instant now = Now();
     for (const PlaceId place : plan.fetch) {
@@ -64,6 +70,7 @@ void LeaseMonitor::Granted(const LeasePlan& plan, const FetchResult& fetched, In
     }
   }
   cache_.SetEvictionHints(fetched.eviction_hints, fetched.leaving);
+  NoteAhead(fetched.ahead);
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
   stats_.waits.Add(waits);
@@ -209,13 +216,12 @@ void LeaseMonitor::Kept(absl::Span<const PlaceId> places, size_t released) {
 
 // --- Moments ---
 
-std::vector<Moment> LeaseMonitor::BeginMoment(Moment moment) {
+void LeaseMonitor::BeginMoment(Moment moment) {
   const MutexLock lock(&mutex_);
   log_.Begin(std::move(moment));
   cache_.BeginMoment();
   if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
-  if (!log_.WantsReport() || !lost_.ok()) return {};
-  return log_.Take();
+  if (HasAhead()) ahead_needed_.Signal();
 }
 
 void LeaseMonitor::EndIteration() {
@@ -226,6 +232,58 @@ void LeaseMonitor::EndIteration() {
 std::vector<Moment> LeaseMonitor::TakeMoments() {
   const MutexLock lock(&mutex_);
   return log_.Take();
+}
+
+void LeaseMonitor::TakeMomentsFor(PendingFetch* pending) {
+  if (reporting_) return;
+  pending->moments = log_.Take();
+  pending->reports = reporting_ = !pending->moments.empty();
+}
+
+void LeaseMonitor::Reported(const PendingFetch& pending) {
+  if (!pending.reports) return;
+  const MutexLock lock(&mutex_);
+  reporting_ = false;
+  if (HasAhead()) ahead_needed_.Signal();
+}
+
+// --- Ahead of uses ---
+
+bool LeaseMonitor::HasAhead() const {
+  return cache_.HasAhead() || (log_.WantsReport() && !reporting_);
+}
+
+absl::optional<PendingFetch> LeaseMonitor::NextAhead() {
+  const MutexLock lock(&mutex_);
+  PendingFetch pending;
+  while (!stopping_ && (!lost_.ok() || !HasAhead())) {
+    if (lost_.ok() && more_come_) {
+      pending.asks = !ahead_needed_.WaitFor(&mutex_, kAskAgainAfter);
+      if (pending.asks) break;
+    } else {
+      ahead_needed_.Wait(&mutex_);
+    }
+  }
+  if (stopping_) return absl::nullopt;
+  more_come_ = false;
+  pending.plan = cache_.PlanAhead();
+  pending.leased = ChunksOf(pending.plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(pending.plan.upgrade);
+  pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
+  TakeMomentsFor(&pending);
+  return pending;
+}
+
+void LeaseMonitor::SetAhead(const ChunksAhead& ahead) {
+  const MutexLock lock(&mutex_);
+  NoteAhead(ahead);
+}
+
+void LeaseMonitor::NoteAhead(const ChunksAhead& ahead) {
+  more_come_ = ahead.more_come;
+  log_.ReportOften(more_come_ || !ahead.reads.empty() || !ahead.writes.empty());
+  cache_.SetAhead(ahead);
+  if (more_come_ || HasAhead()) ahead_needed_.Signal();
 }
 
 // --- News from the daemon ---
@@ -295,6 +353,7 @@ void LeaseMonitor::Stop() {
   const MutexLock lock(&mutex_);
   stopping_ = true;
   reclaim_needed_.SignalAll();
+  ahead_needed_.SignalAll();
 }
 
 void LeaseMonitor::AwaitChange(Duration most) {
@@ -322,6 +381,7 @@ absl::Status LeaseMonitor::WaitForChange(absl::optional<Instant> until) {
 void LeaseMonitor::Changed() {
   changed_.SignalAll();
   if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
+  if (HasAhead()) ahead_needed_.Signal();
 }
 
 std::vector<ChunkId> LeaseMonitor::ChunksOf(absl::Span<const PlaceId> places) const {
@@ -344,7 +404,10 @@ absl::StatusOr<std::vector<ChunkId>> LeaseMonitor::Resolve(absl::Span<const Plac
 void LeaseMonitor::CountCall() {
   const MutexLock lock(&mutex_);
   ++stats_.calls;
+  if (!is_own_thread) ++stats_.blocking_calls;
 }
+
+void LeaseMonitor::SetOwnThread() { is_own_thread = true; }
 
 LeaseStats LeaseMonitor::stats() const {
   const MutexLock lock(&mutex_);

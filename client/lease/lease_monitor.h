@@ -46,6 +46,7 @@ struct Waits {
 struct LeaseStats {
   uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
+  uint64_t blocking_calls = 0;  // Those of the program's threads.
   Waits waits;
 };
 
@@ -64,6 +65,8 @@ struct PendingFetch {
   LeasePlan plan;
   std::vector<ChunkId> leased, released;
   std::vector<Moment> moments;
+  bool asks = false;     // What is there by now.
+  bool reports = false;  // Then Reported() says that the moments have arrived.
 };
 
 // Chunks that are to be freed or discarded, and those of them whose leases end first.
@@ -89,6 +92,8 @@ class LeaseMonitor {
   // A faulted chunk stays mapped at least as long as its fetch took, up to this time. If threads
   // access more chunks at once than can be leased, they would otherwise evict each other's chunks
   // before any of them could proceed.
+  // A chunk on its way to a GPU takes about as long.
+  static constexpr Duration kAskAgainAfter = std::chrono::milliseconds(1);
   static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
 
   LeaseMonitor(uint32_t places, const Job& job);
@@ -137,10 +142,19 @@ class LeaseMonitor {
 
   // --- Moments ---
 
-  // Returns moments that are to be reported.
-  std::vector<Moment> BeginMoment(Moment moment);
+  void BeginMoment(Moment moment);
   void EndIteration();
   std::vector<Moment> TakeMoments();
+  // The call with the moments of `pending` has ended. Until then no other call takes any, as one
+  // might overtake the other.
+  void Reported(const PendingFetch& pending);
+
+  // --- Ahead of uses ---
+
+  // Waits for chunks that can be leased ahead of their uses, or for moments that are worth a
+  // report. nullopt: Stop() was called.
+  absl::optional<PendingFetch> NextAhead();
+  void SetAhead(const ChunksAhead& ahead);
 
   // --- News from the daemon ---
 
@@ -164,6 +178,8 @@ class LeaseMonitor {
   void AwaitChange(Duration most);
 
   void CountCall();
+  // The calls of this thread block no thread of the program.
+  static void SetOwnThread();
   LeaseStats stats() const;
 
  private:
@@ -173,11 +189,14 @@ class LeaseMonitor {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeMomentsFor(PendingFetch* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasAhead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteAhead(const ChunksAhead& ahead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ApplyShare(const DeviceShare& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
-  CondVar reclaim_needed_;
+  CondVar reclaim_needed_, ahead_needed_;
   LeaseCache cache_ ABSL_GUARDED_BY(mutex_);
   AccessLog log_ ABSL_GUARDED_BY(mutex_);
   LeaseStats stats_ ABSL_GUARDED_BY(mutex_);
@@ -186,6 +205,8 @@ class LeaseMonitor {
   std::vector<RegionId> gone_ ABSL_GUARDED_BY(mutex_);  // Regions to return.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reporting_ ABSL_GUARDED_BY(mutex_) = false;  // A call with moments is under way.
+  bool more_come_ ABSL_GUARDED_BY(mutex_) = false;  // See ChunksAhead.
 };
 
 }  // namespace memtide::client

@@ -120,11 +120,18 @@ struct FetchOptions {
   std::vector<Moment> moments;  // Recorded since the last report.
 };
 
+// Chunks that are there and that the program is predicted to use next.
+struct ChunksAhead {
+  std::vector<ChunkId> reads, writes;
+  bool more_come = false;  // Others are on their way: the answer to a later Report names them.
+};
+
 struct FetchResult {
   std::vector<Lease> leases;  // In the order of FetchOptions::chunks.
   // Leased chunks in the order in which to release them: the one whose next use is farthest away
   // first.
   std::vector<ChunkId> eviction_hints;
+  ChunksAhead ahead;
   size_t leaving = 0;  // The first so many hints: release these leases once they are idle.
 };
 
@@ -153,7 +160,7 @@ class DaemonSession {
   // Leases all of the chunks or none.
   virtual absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) = 0;
   // Reports moments without leasing anything.
-  virtual absl::Status Report(const std::vector<Moment>& moments) = 0;
+  virtual absl::StatusOr<ChunksAhead> Report(const std::vector<Moment>& moments) = 0;
   virtual absl::Status Release(absl::Span<const ChunkId> chunks) = 0;
   // Ends the leases on the chunks, even on an error, and moves them to the lowest tier of the node.
   // Returns when they are there.

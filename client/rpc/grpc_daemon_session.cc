@@ -23,6 +23,14 @@ constexpr Duration kPatienceForReason = std::chrono::seconds(2);
 // A program that offers chunks waits this long for host memory in which they are compared.
 constexpr Duration kOfferDeadline = std::chrono::seconds(10);
 
+ChunksAhead ToChunksAhead(const v1::ChunksAhead& proto) {
+  ChunksAhead ahead;
+  for (const uint64_t id : proto.reads()) ahead.reads.emplace_back(id);
+  for (const uint64_t id : proto.writes()) ahead.writes.emplace_back(id);
+  ahead.more_come = proto.more_come();
+  return ahead;
+}
+
 }  // namespace
 
 template <typename Body>
@@ -256,13 +264,16 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
   fetched->eviction_hints.clear();
   for (const uint64_t id : reply.eviction_hints()) fetched->eviction_hints.emplace_back(id);
   fetched->leaving = reply.leaving();
+  fetched->ahead = ToChunksAhead(reply.ahead());
   return absl::OkStatus();
 }
 
-absl::Status GrpcDaemonSession::Report(const std::vector<Moment>& moments) {
+absl::StatusOr<ChunksAhead> GrpcDaemonSession::Report(const std::vector<Moment>& moments) {
   v1::ReportRequest request;
   AddMoments(moments, request.mutable_moments());
-  return Send(std::move(request), kShortCallTimeout).status();
+  MEMTIDE_ASSIGN_OR_RETURN(const v1::ReportResponse reply,
+                           Send(std::move(request), kShortCallTimeout));
+  return ToChunksAhead(reply.ahead());
 }
 
 absl::Status GrpcDaemonSession::Release(absl::Span<const ChunkId> chunks) {

@@ -37,7 +37,7 @@ class GrpcDaemonSession : public DaemonSession {
                                                 HomeTier home) override;
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) override;
-  absl::Status Report(const std::vector<Moment>& moments) override;
+  absl::StatusOr<ChunksAhead> Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;

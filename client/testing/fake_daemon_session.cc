@@ -139,6 +139,7 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
   }
   FetchResult fetched;
   fetched.eviction_hints = eviction_hints_;
+  fetched.ahead = ahead_;
   for (const ChunkId id : options.chunks) {
     fetched.leases.push_back({id, RegionId(0), chunks_.Lend(id, options.access)});
   }
@@ -146,16 +147,27 @@ absl::StatusOr<FetchResult> FakeDaemonSession::Fetch(const FetchOptions& options
   return fetched;
 }
 
-absl::Status FakeDaemonSession::Report(const std::vector<Moment>& moments) {
+absl::StatusOr<ChunksAhead> FakeDaemonSession::Report(const std::vector<Moment>& moments) {
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(ended_);
   moments_.insert(moments_.end(), moments.begin(), moments.end());
-  return absl::OkStatus();
+  changed_.SignalAll();
+  return ahead_;
 }
 
 std::vector<Moment> FakeDaemonSession::moments() const {
   const MutexLock lock(&mutex_);
   return moments_;
+}
+
+void FakeDaemonSession::SetAhead(ChunksAhead ahead) {
+  const MutexLock lock(&mutex_);
+  ahead_ = std::move(ahead);
+}
+
+void FakeDaemonSession::AwaitMoments(size_t count) {
+  const MutexLock lock(&mutex_);
+  while (moments_.size() < count) changed_.Wait(&mutex_);
 }
 
 void FakeDaemonSession::SetEvictionHints(std::vector<ChunkId> eviction_hints) {

@@ -40,7 +40,7 @@ class FakeDaemonSession : public DaemonSession {
   absl::Status Free(absl::Span<const ChunkId> chunks) override;
   // Stores the reported moments. Returns the eviction hints of SetEvictionHints.
   absl::StatusOr<FetchResult> Fetch(const FetchOptions& options) override;
-  absl::Status Report(const std::vector<Moment>& moments) override;
+  absl::StatusOr<ChunksAhead> Report(const std::vector<Moment>& moments) override;
   absl::Status Release(absl::Span<const ChunkId> chunks) override;
   absl::Status Evict(absl::Span<const ChunkId> chunks) override;
   absl::Status Discard(absl::Span<const ChunkId> chunks) override;
@@ -96,6 +96,10 @@ class FakeDaemonSession : public DaemonSession {
   // All moments reported so far.
   std::vector<Moment> moments() const;
   void SetEvictionHints(std::vector<ChunkId> eviction_hints);
+  // Replies name these from now on.
+  void SetAhead(ChunksAhead ahead);
+  // Waits until so many moments have arrived.
+  void AwaitMoments(size_t count);
   // Blocks until exactly `leases` are held.
   void WaitForLeases(uint32_t leases);
 
@@ -122,6 +126,7 @@ class FakeDaemonSession : public DaemonSession {
   uint64_t discards_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Moment> moments_ ABSL_GUARDED_BY(mutex_);
   std::vector<ChunkId> eviction_hints_ ABSL_GUARDED_BY(mutex_);
+  ChunksAhead ahead_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace memtide::client

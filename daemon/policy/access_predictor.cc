@@ -27,6 +27,12 @@ absl::optional<Member> AccessPredictor::At(VirtualTime time) const {
   return KindOf(*event) == kFree ? kNobody : MemberOf(*event);
 }
 
+bool AccessPredictor::WritesAt(VirtualTime time) const {
+  const uint64_t place = time - base_, length = followed().uses.size();
+  if (place < length) return followed().writes[place];
+  return iterations_[followed().successor].writes[place - length];
+}
+
 bool AccessPredictor::IsFreedNext(Member member) const {
   return EventAt(NextUse(member)) == EventOf(member, kFree);
 }

@@ -72,6 +72,8 @@ class AccessPredictor {
   // iteration; kNobody if the event at that time is a free, nullopt outside that range.
   static constexpr Member kNobody{~uint32_t{0} >> 2};
   absl::optional<Member> At(VirtualTime time) const;
+  // Whether the use at `time` is predicted to write. REQUIRES: At(time) has a value.
+  bool WritesAt(VirtualTime time) const;
   // Microseconds from now() to `time`, as measured in earlier iterations. REQUIRES: At(time) has a
   // value.
   uint64_t MicrosUntil(VirtualTime time) const;

@@ -55,6 +55,7 @@ void ToResponse(const AllocateReply& reply, v1::AllocateResponse* response);
 void ToResponse(const AllocateReply& reply, v1::DuplicateResponse* response);
 void ToResponse(const OfferReply& reply, v1::OfferResponse* response);
 void ToResponse(const FetchReply& reply, v1::FetchResponse* response);
+void ToResponse(const ReportReply& reply, v1::ReportResponse* response);
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response);
 void ToResponse(const TraceReply& reply, v1::Trace* response);
 void ToResponse(const EndJobReply& reply, v1::EndJobResponse* response);

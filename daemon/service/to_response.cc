@@ -24,6 +24,12 @@ void ToProto(Duration duration, google::protobuf::Duration* proto) {
 }
 
 // No copies: the chunk was never written, and reads as zeros.
+void ToProto(const ChunksAhead& ahead, v1::ChunksAhead* proto) {
+  for (const ChunkId chunk : ahead.reads) proto->add_reads(chunk.value());
+  for (const ChunkId chunk : ahead.writes) proto->add_writes(chunk.value());
+  proto->set_more_come(ahead.more_come);
+}
+
 void ToProto(const ChunkInfo& chunk, v1::ChunkInfo* proto) {
   proto->set_chunk_id(chunk.chunk.value());
   proto->set_job_id(chunk.job.value());
@@ -273,6 +279,11 @@ void ToResponse(const FetchReply& reply, v1::FetchResponse* response) {
   }
   for (const ChunkId chunk : reply.eviction_hints) response->add_eviction_hints(chunk.value());
   response->set_leaving(reply.leaving);
+  ToProto(reply.ahead, response->mutable_ahead());
+}
+
+void ToResponse(const ReportReply& reply, v1::ReportResponse* response) {
+  ToProto(reply.ahead, response->mutable_ahead());
 }
 
 void ToResponse(const DescribeReply& reply, v1::DescribeResponse* response) {

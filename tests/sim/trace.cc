@@ -240,7 +240,13 @@ struct ReplyText {
                 lease.version.value(), " ", Text(lease.access), "}");
     }
     if (!r.eviction_hints.empty()) StrAppend(&text, " farthest ", Text(r.eviction_hints));
-    return text;
+    if (r.leaving > 0) StrAppend(&text, " leaving ", r.leaving);
+    return text + Ahead(r.ahead);
+  }
+  std::string operator()(const ReportReply& r) const { return Ahead(r.ahead); }
+  static std::string Ahead(const ChunksAhead& ahead) {
+    if (ahead.reads.empty() && ahead.writes.empty()) return "";
+    return StrCat(" ahead ", Text(ahead.reads), " writes ", Text(ahead.writes));
   }
   std::string operator()(const DescribeReply& r) const {
     std::string text;

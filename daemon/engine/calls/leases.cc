@@ -135,6 +135,7 @@ void Calls::Proceed(Waiter& waiter, const GrantLeases&) {
     granted.leases.push_back(lease);
   }
   prefetcher_.AddEvictionHints(session, &granted);
+  prefetcher_.AddAhead(session, &granted.ahead);
   // A fetch that the event of its call grants has not waited.
   if (core_.now > waiter.started) {
     granted.waited = true;

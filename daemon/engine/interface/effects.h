@@ -42,15 +42,24 @@ struct OpenReply {
 struct AllocateReply {
   std::vector<ChunkId> chunks;
 };
+// Chunks at the tier of the session's leases that it is predicted to use next, in that order.
+struct ChunksAhead {
+  std::vector<ChunkId> reads, writes;
+  bool more_come = false;  // Others are on their way.
+};
 struct FetchReply {
   std::vector<Lease> leases;  // In the order asked.
   bool waited = false;        // For bytes that moved, or for a lease or room.
   // The session's leased chunks with the latest predicted uses, the latest first.
   std::vector<ChunkId> eviction_hints;
+  ChunksAhead ahead;
   uint32_t leaving =
       0;  // The first so many hints: other chunks get their slots before their next use.
 };
-inline constexpr size_t kMaxEvictionHints = 32;
+inline constexpr size_t kMaxEvictionHints = 32, kMaxChunksAhead = 16;
+struct ReportReply {
+  ChunksAhead ahead;
+};
 struct DescribeReply {
   std::vector<ChunkInfo> chunks;
 };
@@ -153,7 +162,7 @@ struct Reply {
   absl::Status status;
   // monostate for errors and for calls that answer nothing.
   std::variant<std::monostate, OpenReply, AllocateReply, FetchReply, DescribeReply, InspectReply,
-               ResizeReply, TraceReply, PartReply, OfferReply, EndJobReply>
+               ResizeReply, TraceReply, PartReply, OfferReply, EndJobReply, ReportReply>
       value;
 };
 

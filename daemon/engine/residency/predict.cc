@@ -1,5 +1,7 @@
 // Prefetcher, prediction: the uses that sessions report train the access predictor.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/errors.h"
@@ -8,13 +10,22 @@
 
 namespace memtide {
 
+namespace {
+
+// Events from now in which chunks are leased ahead of their uses.
+constexpr uint64_t kUsesAhead = 128;
+
+}  // namespace
+
 void Prefetcher::On(const ReportCall& event) {
   Session* session = core_.CallingSession(event.call, event.session);
   if (session == nullptr) return;
   const absl::Status status = CheckMoments(core_.options.limits, event.moments);
   if (!status.ok()) return core_.Refuse(event.call, status);
   Learn(*session, event.moments);
-  core_.Answer(event.call);
+  ReportReply reply;
+  AddAhead(*session, &reply.ahead);
+  core_.AnswerWith(event.call, std::move(reply));
 }
 
 void Prefetcher::Learn(const Session& session, const std::vector<MomentReport>& moments,
@@ -118,6 +129,42 @@ void Prefetcher::AddEvictionHints(const Session& session, FetchReply* reply) con
     // Chunks that other sessions lease give no hint, so the search is bounded, too.
     return ++seen < 2 * kMaxEvictionHints && reply->eviction_hints.size() < kMaxEvictionHints;
   });
+}
+
+void Prefetcher::AddAhead(const Session& session, ChunksAhead* ahead) const {
+  const Job& job = *session.job;
+  const AccessPredictor& predictor = job.forecast.predictor();
+  // A lease for writing excludes other sessions.
+  if (job.sessions.size() != 1 || job.ranks > 1 || !job.forecast.has_fixed_slots()) return;
+  std::vector<ChunkIndex> order;
+  std::map<ChunkIndex, bool> writes;  // Of the uses that are near, any.
+  for (VirtualTime time = predictor.now(); time < predictor.now() + kUsesAhead; ++time) {
+    const absl::optional<Member> member = predictor.At(time);
+    if (!member.has_value()) break;
+    const ChunkIndex index = IndexWanted(job, *member, time);
+    if (index == kNoChunk) continue;
+    const auto [found, is_new] = writes.emplace(index, false);
+    found->second = found->second || predictor.WritesAt(time);
+    if (is_new) order.push_back(index);
+  }
+  for (const ChunkIndex index : order) {
+    if (ahead->reads.size() + ahead->writes.size() >= kMaxChunksAhead) return;
+    ahead->more_come = ahead->more_come || core_.chunks[index].prefetch_to.has_value();
+    if (!MayLeaseAhead(core_.chunks[index], session.id, writes[index])) continue;
+    (writes[index] ? ahead->writes : ahead->reads).push_back(core_.ids.IdFor(index, session.id));
+  }
+}
+
+// Whether a lease of the session needs no wait, and is not to end at once.
+bool Prefetcher::MayLeaseAhead(const Chunk& chunk, SessionId session, bool writes) const {
+  const Tier tier = chunk.job->lease_tier;
+  if (!chunk.valid_at(tier) || chunk.copies().flight || !chunk.uses().waiters.empty()) return false;
+  if (chunk.copies().torn || chunk.common() != nullptr) return false;
+  if (!victims_.PlannedToStay(chunk, tier).value_or(true)) return false;
+  if (!chunk.pinned()) return !chunk.evict_from.has_value();
+  const Pin* const pin = chunk.uses().FindPin(session);
+  return chunk.uses().pins.size() == 1 && pin != nullptr && pin->granted() && pin->pending == 0 &&
+         writes && pin->access == Access::kRead;
 }
 
 }  // namespace memtide

@@ -86,20 +86,22 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   // Later than `time` if a commit before then gives the content to the counterpart.
   const VirtualTime expected = NextUseOfContent(core_.chunks, chunk);
   if (expected > time) return Prefetch::kSkipped;
-  const bool there = IsThere(chunk, tier);
+  // What has no content yet comes without a transfer, but into its own slot, too.
+  const bool comes_new = !chunk.has_content() && !chunk.slot(tier) &&
+                         job.forecast.PlannedSlot(tier, member).has_value();
+  const bool there = IsThere(chunk, tier) && !comes_new;
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;
-  if (there || coming || chunk.uses().evict_to.has_value() || chunk.is_evicted()) {
-    // What has no content yet comes without a transfer, but into its own slot, too.
-    const bool comes = !chunk.has_content() && !chunk.pinned() && !chunk.slot(tier);
-    return !comes || IsClear(job, tier, member, expected) ? Prefetch::kSkipped : Prefetch::kNotYet;
-  }
+  if (there || coming || chunk.uses().evict_to.has_value() || chunk.is_evicted())
+    return Prefetch::kSkipped;
   if (chunk.copies().unreadable) return Prefetch::kSkipped;
   // Steps use the chunk in host memory, and so do sessions whose regions of the device are lost.
   if (tier == Tier::kDevice && (chunk.uses().only_stepped || job.has_lost_regions)) {
     return Prefetch::kSkipped;
   }
   // When the chunk has reached the host, On(TransferDone) lets the forecast try this use again.
-  if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost)) return Prefetch::kSkipped;
+  if (tier == Tier::kDevice && !chunk.valid_at(Tier::kHost) && !comes_new) {
+    return Prefetch::kSkipped;
+  }
   // A copy that comes before its time takes a slot that the plan has given to another one.
   if (chunk.copies().flight || !job.forecast.HasPlannedSlot(tier, member, time) ||
       !HasRoomUntil(job, tier, expected)) {
@@ -107,6 +109,7 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   }
   if (!IsClear(job, tier, member, expected)) return Prefetch::kNotYet;
   residency_.StopPrefetch(chunk);
+  if (comes_new) chunk.prefetched_to.Add(tier);
   job.tier(tier).prefetches.Set(chunk.prefetch_to, tier);
   residency_.CancelEviction(chunk);
   core_.ScheduleChunk(index);

@@ -25,6 +25,8 @@ class Prefetcher {
              UsedBy by = UsedBy::kScript);
   // The leases of the session whose chunks are expected last.
   void AddEvictionHints(const Session& session, FetchReply* reply) const;
+  // The chunks that the session may lease ahead of their uses.
+  void AddAhead(const Session& session, ChunksAhead* ahead) const;
   // Starts one movement. False: none is worth its time now, but a signal may have been sent for the
   // room of one.
   bool PrefetchOrWriteBack();
@@ -33,6 +35,7 @@ class Prefetcher {
   void EndIteration(Job& job, uint64_t clock);
   absl::optional<ResidencyPlan::Slots> SlotsToPlan(const Job& job) const;
   ChunkIndex IndexWanted(const Job& job, Member member, VirtualTime time) const;
+  bool MayLeaseAhead(const Chunk& chunk, SessionId session, bool writes) const;
   bool Prefetch(Job& job, Tier tier);
   JobForecast::Prefetch TryPrefetch(Job& job, Tier tier, Member member, VirtualTime time);
   bool HasRoomUntil(Job& job, Tier tier, VirtualTime time);

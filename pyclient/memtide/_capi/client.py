@@ -129,6 +129,7 @@ class Stats:
     map_nanoseconds: int
     unmap_nanoseconds: int
     protected_iterations: int
+    blocking_calls: int
 
 
 class Places:

@@ -170,6 +170,7 @@ class Stats(ctypes.Structure):
         ("map_nanoseconds", c_uint64),
         ("unmap_nanoseconds", c_uint64),
         ("protected_iterations", c_uint64),
+        ("blocking_calls", c_uint64),
     ]
 
 

@@ -28,7 +28,10 @@ _MOST_SAMPLES = 4_000
 _FIRST_SAMPLED = 3  # First iterations that are sampled, too, if a later one is to be drawn.
 _SHORTEST_RECORD_S = 0.1
 _INSPECTING_PART = 0.005  # At most: to ask the daemon delays the script.
-_CLIENT_COUNTS = ("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls", "maps")
+_CLIENT_COUNTS = (
+    *("acquires", "acquire_hits", "faults", "upgrades", "releases", "calls", "blocking_calls"),
+    *("maps", "protected_iterations"),
+)
 # The parts of the waits for leases: until the daemon answered, while chunks were mapped, and while
 # others were unmapped first, once a GPU had done with them.
 WAITS = ("call", "map", "unmap")

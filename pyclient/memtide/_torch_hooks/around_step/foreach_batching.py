@@ -22,7 +22,7 @@ from memtide._util.script_modes import in_mode_of_script
 
 
 # Of what may be leased of a GPU one group is updated, the next comes, and the last one leaves.
-_GROUPS_ON_GPU = 3
+_GROUPS_ON_GPU = 4
 
 
 def in_groups(
