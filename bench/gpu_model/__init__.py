@@ -126,7 +126,7 @@ def _environment(binaries: Path, root: Path, card: str, directory: str) -> dict[
         "MEMTIDED": str(memtided),
         "MEMTIDE_FAKE_CUDA": f"dir={directory},memory=80GiB,tensors=backend,card={file},"
         f"dilation={DILATION}",
-        "XDG_CACHE_HOME": directory,  # What a daemon has found out of other GPUs is not this one's.
+        "XDG_CACHE_HOME": directory,  # Answers that other GPUs gave a daemon are not this one's.
         "OMP_NUM_THREADS": "1",
     }
 

@@ -37,7 +37,7 @@ void ToResponse(const TraceReply& reply, v1::Trace* response) {
   response->set_host_slots(reply.host_slots);
   response->set_ssd_slots(reply.ssd_slots);
   if (!reply.moments.empty()) {
-    // The clocks are compared now, since the wall clock may have been set meanwhile.
+    // tidy(wall-clock): compared with the other now, as it may have been set since the moment.
     const Duration wall = std::chrono::system_clock::now().time_since_epoch();
     response->set_first_moment_unix_ns((wall - (Now() - reply.start)).count());
   }

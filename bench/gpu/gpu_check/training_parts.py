@@ -179,7 +179,7 @@ def _speed(
 
 
 def _parts_of_a_step(head: str, figures: dict[str, Any]) -> _Rows:
-    """What the last steps waited for and what hooks took, each by step, and how often."""
+    """Waits and the time of hooks in the last steps, each by step, and how often."""
     record = figures["records"][-1]
     waits, hooks, counts = record["waits_s"], record["hooks"], record["client"]
     for name, seconds, number in (

@@ -18,7 +18,7 @@ class HookCosts:
 
     gradients: int = 0  # Moved into chunks.
     gradient_ns: int = 0
-    operations: int = 0  # That lease dispatch has passed on, views left out.
+    operations: int = 0  # Passed on by lease dispatch, views left out.
     dispatch_ns: int = 0  # Estimated from one operation of SAMPLED.
 
     def begins_sample(self) -> int:
@@ -31,5 +31,5 @@ class HookCosts:
         self.dispatch_ns += SAMPLED * (perf_counter_ns() - began_ns)
 
     def since(self, before: HookCosts) -> dict[str, int]:
-        """What was added since `before`, a copy."""
+        """The counts since `before`, a copy."""
         return {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)}
