@@ -67,6 +67,17 @@ def _speed(name: str, title: str, goal: float, sample_unit: str = "GB/s") -> Fig
 TRACES = ("gpt", "bert", "resnet", "encoder_decoder", "lora", "moe")
 
 
+def _played(card: str, name: str, goal_ms: float) -> tuple[Figure, ...]:
+    """The figures of a GPT of 1.2 B in a quarter of its states' memory on a card that is played."""
+    figure = f"gpu_model.{card}"
+    return (
+        Figure(f"{figure}.step", f"{name} played, a quarter", Measure.ALONE, goal_ms, "ms", "ms"),
+        Figure(f"{figure}.link", "its step against its bytes' time", Measure.SHARE, 1.15, "ms"),
+        Figure(f"{figure}.maps", "its maps a step", Measure.ALONE, 6, "", ""),
+        Figure(f"{figure}.calls", "its calls to the daemon a step", Measure.ALONE, 5, "", ""),
+    )
+
+
 def _policy(trace: str) -> tuple[Figure, ...]:
     """The figures of the bytes that an iteration moves; the limit is what another policy moves."""
 
@@ -162,6 +173,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("net.step_quarter", "width 128, a quarter of it fits", Measure.SHARE, 5, "ms"),
     Figure("net.operation_quarter", "an operation of that step", Measure.ALONE, 3, "us", "us"),
     Figure("net.seen_quarter", "its operations seen, with leaf modules", Measure.SHARE, 0.65, ""),
+    *_played("h100", "H100", 245),
+    *_played("h200", "H200", 180),
     Figure("compiled.step", "compiled GPT step, fake GPU, against it", Measure.SHARE, 1.05, "ms"),
     Figure("compiled.cpu", "CPU time of the script for it", Measure.SHARE, 1.05, "ms"),
     Figure("losses.bf16_moments", "GPT's loss with bf16 moments", Measure.SHARE, 1.01, "nats"),

@@ -230,6 +230,15 @@ def _net(context: Context) -> Samples:
         raise SuiteFailed(str(error)) from None
 
 
+def _gpu_model(context: Context) -> Samples:
+    import gpu_model
+
+    try:
+        return gpu_model.measure(context.binaries, context.root, 3 if context.smoke else 6)
+    except (gpu_model.NotPlayed, fake_gpu.NotBuilt) as error:
+        raise SuiteFailed(str(error)) from None
+
+
 def _compiled(context: Context) -> Samples:
     from training import compiled_steps  # Loads torch, so only if the suite is run.
 
@@ -393,6 +402,7 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "train": _train,
     "net": _net,
     "compiled": _compiled,
+    "gpu-model": _gpu_model,
     "placement": _placement,
     "small_pools": _small_pools,
     "fits": _fits,
@@ -404,5 +414,6 @@ SUITES: dict[str, Callable[[Context], Samples]] = {
     "peers": _peers,
 }
 # Suites that run only if --only names them: tools/setup does not install what "peers" needs,
-# "activations" takes 20 minutes, "activations_on_ssd" 20, and "durable" 15.
-BY_NAME_ONLY = {"activations", "activations_on_ssd", "durable", "peers"}
+# "activations" takes 20 minutes, "activations_on_ssd" 20, and "durable" 15. "gpu-model" measures no
+# machine.
+BY_NAME_ONLY = {"activations", "activations_on_ssd", "durable", "gpu-model", "peers"}

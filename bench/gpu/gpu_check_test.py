@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_check import expect, llama_parts, training  # noqa: E402
+from gpu_check import expect, llama_parts, training, training_parts  # noqa: E402
 from gpu_check import main as program  # noqa: E402
 from gpu_check.all_parts import ALL  # noqa: E402
 from gpu_check.facts import ask_gpu, facts  # noqa: E402
@@ -87,6 +87,17 @@ class TheListOfParts(unittest.TestCase):
 
 
 class TheDocuments(unittest.TestCase):
+    def test_of_a_step_are_by_step(self):
+        record = {
+            "iterations": 2,
+            "waits_s": {"call": 0.5, "map": 0.25, "unmap": 0},
+            "hooks": {"gradients": 4, "gradient_ns": 6e6, "operations": 8, "dispatch_ns": 2e6},
+            "client": {"calls": 10, "maps": 12},
+        }
+        rows = list(training_parts._parts_of_a_step("", {"records": [{}, record]}))
+        self.assertEqual([row["value"] for row in rows], [250, 125, 0, 3, 1])
+        self.assertEqual([row["note"] for row in rows[:2]], ["5 of them", "6 of them"])
+
     def test_have_the_table_of_the_model(self):
         file = Path(__file__).resolve().parents[2] / "docs" / "gpu" / "README.md"
         self.assertIn(expect.table(), file.read_text(encoding="utf-8"))

@@ -48,6 +48,24 @@ TEST(ConvertResponseTest, TheLargestRepliesStayBelowTheMessageCap) {
   EXPECT_LT(response.ByteSizeLong(), size_t{1} << 20);
 }
 
+TEST(ConvertResponseTest, ATraceSaysWhenItsFirstMomentWasByTheWallClock) {
+  TraceReply reply;
+  v1::Trace response;
+  ToResponse(reply, &response);
+  EXPECT_EQ(response.first_moment_unix_ns(), 0);
+  reply.moments.emplace_back();
+  reply.start = Now() - std::chrono::hours(1);
+  const auto an_hour_ago = [] {
+    const Duration wall = std::chrono::system_clock::now().time_since_epoch();
+    return (wall - std::chrono::hours(1)).count();
+  };
+  const int64_t earliest = an_hour_ago();
+  ToResponse(reply, &response);
+  // Two clocks are read one after the other: a second is more than any scheduler takes there.
+  EXPECT_GT(response.first_moment_unix_ns(), earliest - 1'000'000'000);
+  EXPECT_LT(response.first_moment_unix_ns(), an_hour_ago() + 1'000'000'000);
+}
+
 TEST(ConvertResponseTest, TellsOfOthersInSums) {
   InspectReply reply;
   reply.others = {1, 2, 3, MiB(4), MiB(5)};

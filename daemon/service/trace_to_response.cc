@@ -1,5 +1,6 @@
 // Traces in the protocol's words. Times count from the first moment.
 #include <algorithm>
+#include <chrono>
 
 #include "daemon/service/convert.h"
 
@@ -35,6 +36,11 @@ void ToResponse(const TraceReply& reply, v1::Trace* response) {
   response->set_device_slots(reply.device_slots);
   response->set_host_slots(reply.host_slots);
   response->set_ssd_slots(reply.ssd_slots);
+  if (!reply.moments.empty()) {
+    // tidy(wall-clock): compared with the other now, as it may have been set since the moment.
+    const Duration wall = std::chrono::system_clock::now().time_since_epoch();
+    response->set_first_moment_unix_ns((wall - (Now() - reply.start)).count());
+  }
   for (const TracedChunk& chunk : reply.chunks) {
     v1::TracedChunk* const proto = response->add_chunks();
     proto->set_number(chunk.number);

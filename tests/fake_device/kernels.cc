@@ -76,6 +76,23 @@ void NumberLike(const Tensor& source, const Tensor& target) {
   }
 }
 
+// Whether an operation that writes to an argument reads it, too.
+bool ReadsResult(const std::string& name) {
+  for (const char* fills : {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_",
+                            "aten::_foreach_zero_", "aten::_foreach_copy_"}) {
+    if (name == fills) return false;
+  }
+  return true;
+}
+
+// The bytes of the card's memory that one pass over the tensor takes. None for what only attention
+// has, heads and scores, as a card's fused kernel keeps these on chip.
+double BytesOf(const Tensor& tensor) {
+  if (!IsOnBackend(tensor) || tensor.dim() > 3) return 0;
+  if (tensor.dim() == 3 && tensor.size(-1) == tensor.size(-2)) return 0;
+  return static_cast<double>(Span(tensor));
+}
+
 // One launch: the operation's arguments on the CPU, whose addresses are set when it runs.
 class Kernel {
  public:
@@ -83,6 +100,11 @@ class Kernel {
 
   // Adds an argument, with device tensors that it reads, or writes too.
   void AddArgument(const IValue& value, bool written) {
+    std::vector<Tensor> tensors;
+    AppendTensors(value, &tensors);
+    for (const Tensor& each : tensors) {
+      bytes_ += BytesOf(each) * (written && ReadsResult(operation_.schema().name()) ? 2 : 1);
+    }
     arguments_.push_back(Replaced(OnDevice(value, c10::DeviceType::CPU), [&](const Tensor& each) {
       return IsOnBackend(each) ? OnCpu(each, written) : Captured(each);
     }));
@@ -92,6 +114,16 @@ class Kernel {
   // Adds memory for a result that is new. Undefined: it is not needed.
   void AddResult(const Tensor& tensor) {
     results_.push_back(tensor.defined() ? OnCpu(tensor, true) : tensor);
+    bytes_ += BytesOf(tensor);
+  }
+  // Adds the arithmetic of a product.
+  void AddArithmetic(const Stack& arguments) {
+    const std::string& name = operation_.schema().name();
+    const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
+    if (!adds && name != "aten::mm" && name != "aten::bmm") return;
+    const Tensor left = arguments[adds ? 1 : 0].toTensor();
+    const Tensor right = arguments[adds ? 2 : 1].toTensor();
+    flop_ = 2.0 * static_cast<double>(left.numel()) * static_cast<double>(right.size(-1));
   }
 
   static void Launch(std::unique_ptr<Kernel> kernel) {
@@ -103,7 +135,8 @@ class Kernel {
       const std::unique_ptr<Kernel> ended(static_cast<Kernel*>(context));
     };
     const size_t count = operands.size();
-    Check(TheFakeCuda().launch(operands.data(), count, {run, end, kernel.release()}));
+    const double flop = kernel->flop_, bytes = kernel->bytes_;
+    Check(TheFakeCuda().launch(operands.data(), count, {run, end, kernel.release(), flop, bytes}));
   }
 
  private:
@@ -178,6 +211,7 @@ class Kernel {
   };
 
   const c10::OperatorHandle operation_;
+  double flop_ = 0, bytes_ = 0;  // As of memtide_fake_kernel.
   Stack arguments_;
   std::vector<Tensor> results_;
   std::vector<memtide_fake_operand> operands_;
@@ -289,6 +323,7 @@ void LaunchAndReturn(const c10::OperatorHandle& operation, Stack* stack) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     kernel->AddArgument(arguments[i], IsWritten(operation, arguments, i));
   }
+  kernel->AddArithmetic(arguments);
   torch::jit::drop(*stack, arguments.size());
   for (size_t i = 0; i < schema.returns().size(); ++i) {
     if (const auto argument = ReturnedArgument(schema, i)) {

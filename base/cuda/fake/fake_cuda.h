@@ -15,7 +15,7 @@
 //       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,import=no,open_ipc=no,
 //       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
 //       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,
-//       mends=no
+//       mends=no,card=base/cuda/fake/cards/h100,dilation=20
 //     All settings are optional. dir: the shared directory, from which the UUIDs follow; by default
 //     a private one that is removed when the process ends. memory: of each device [1 GiB]. driver:
 //     "no-context-events" lacks cuCtxRecordEvent, as drivers before CUDA 12.5; "too-old" is one
@@ -34,7 +34,9 @@
 //     the rates of each stream's copies by their host memory, in 10^6 bytes a second [as fast as
 //     memory allows]. numa_node: what the driver says is the closest node [it does not know]. pci:
 //     the devices' PCI id. mends: with "no", every call after the first fault fails with its error,
-//     resets too, as when a GPU falls off the bus.
+//     resets too, as when a GPU falls off the bus. card: a file with what calls, copies and kernels
+//     cost on a card, which are played `dilation` times as slowly; no bytes move then and no kernel
+//     computes (card.h). pinned_mb_s and pageable_mb_s do not count then.
 //   MEMTIDE_FAKE_CUDA_FAULTS=cuMemCreate:3=2,cuMemcpyHtoDAsync:5=700
 //     The third cuMemCreate of this process fails with error 2, and so on. "*" counts all calls.
 // CUDA_VISIBLE_DEVICES works as with CUDA.

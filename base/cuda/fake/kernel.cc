@@ -23,6 +23,7 @@ void Kernel::Run(Process* process) const {
     }
     operand.address = process->View(address);
   }
+  if (process->card != nullptr) return;  // Its time has passed.
   process->running.push_back(this);
   process->mutex.Unlock();
   const int failed = kernel_.run(kernel_.context, views.data());

@@ -95,7 +95,8 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t size) {
   PhysicalFacts facts;
   facts.device = process.visible.at(memtide::fake_cuda::t_ordinal);
   facts.size = (size + kGranularity - 1) / kGranularity * kGranularity;
-  auto physical = Physical::Create(process.directory, process.settings.memory, facts);
+  auto physical = Physical::Create(process.directory, process.settings.memory, facts,
+                                   process.ContentOfMemory());
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = MapAnywhere(&process, MappedBy::kMalloc, std::move(physical));
   return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -135,7 +136,9 @@ CUresult cuMemFree(CUdeviceptr address) {
   const auto freed = FindMapping(&process, address, MappedBy::kMalloc);
   if (freed == process.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   // A process that still has it open reads poison.
-  std::memset(process.View(address), memtide::fake_cuda::kPoison, freed->second.size);
+  if (process.card == nullptr) {
+    std::memset(process.View(address), memtide::fake_cuda::kPoison, freed->second.size);
+  }
   Unmap(&process, freed);
   return CUDA_SUCCESS;
 }

@@ -102,7 +102,7 @@ void RemovePrivateDirectory() {
 }  // namespace
 
 std::shared_ptr<Physical> Physical::Create(const std::string& directory, Bytes capacity,
-                                           const PhysicalFacts& facts) {
+                                           const PhysicalFacts& facts, Content content) {
   const DirectoryLock lock(directory);
   const Bytes used = UsedWhileLocked(directory, facts.device);
   if (used + Bytes(facts.size) > capacity) return nullptr;
@@ -112,7 +112,10 @@ std::shared_ptr<Physical> Physical::Create(const std::string& directory, Bytes c
   MEMTIDE_CHECK(fd >= 0) << path << ": " << std::strerror(errno);
   auto physical = std::make_shared<Physical>(facts, name, fd);
   MEMTIDE_CHECK(flock(fd, LOCK_SH | LOCK_NB) == 0) << path << ": " << std::strerror(errno);
-  if (!Fill(fd, facts.size)) return nullptr;
+  const bool filled = content == Content::kPoison
+                          ? Fill(fd, facts.size)
+                          : ftruncate(fd, static_cast<off_t>(facts.size)) == 0;
+  if (!filled) return nullptr;
   return physical;
 }
 

@@ -23,11 +23,14 @@ struct PhysicalFacts {
   bool exportable = false;  // It can be exported as a descriptor.
 };
 
+// Memory that nothing writes takes none of the machine's.
+enum class Content { kPoison, kNone };
+
 class Physical {
  public:
-  // Creates memory full of poison. Null: less than its size is left of `capacity`.
+  // Creates memory. Null: less than its size is left of `capacity`.
   static std::shared_ptr<Physical> Create(const std::string& directory, Bytes capacity,
-                                          const PhysicalFacts& facts);
+                                          const PhysicalFacts& facts, Content content);
   // Opens the memory of a descriptor that another process exported. The caller keeps `fd`. Null:
   // `fd` is not memory in `directory`.
   static std::shared_ptr<Physical> FromDescriptor(const std::string& directory, int fd);

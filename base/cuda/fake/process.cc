@@ -51,6 +51,9 @@ Process::Process()
       directory(settings.directory.empty() ? MakePrivateDirectory() : settings.directory),
       visible(VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), settings)),
       token(NewToken()),
+      card(settings.card.empty()
+               ? nullptr
+               : std::make_unique<Card>(settings.card, settings.dilation, directory)),
       delay(settings.delay),
       costs(settings.costs),
       pinned_limit(settings.pinned),
@@ -168,6 +171,11 @@ Call::Call(Process* process, const char* name, Needs needs) : process_(process) 
     // A driver's call uses the CPU, and a sleep this short would take longer.
     while (Now() < end) {
     }
+    process_->mutex.Lock();
+  }
+  if (process_->card != nullptr) {
+    process_->mutex.Unlock();
+    process_->card->SpendOn(name);
     process_->mutex.Lock();
   }
   const uint64_t own = ++process_->calls[name];

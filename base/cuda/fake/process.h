@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/cuda/fake/card.h"
 #include "base/cuda/fake/physical.h"
 #include "base/cuda/fake/settings.h"
 #include "base/mutex.h"
@@ -66,6 +67,10 @@ struct Process {
   bool MayPin(uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Whether all of the range is in one piece of pinned host memory.
   bool IsPinned(uintptr_t address, uint64_t size) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Content ContentOfMemory() const { return card == nullptr ? Content::kPoison : Content::kNone; }
+  // Whether a copy or fill of this size moves bytes. Where a card is played small ones do: those by
+  // which a daemon tries out what a GPU can do.
+  bool Moves(uint64_t size) const { return card == nullptr || size <= MiB(4).count(); }
   bool IsOrdinal(int ordinal) const {
     return ordinal >= 0 && ordinal < static_cast<int>(visible.size());
   }
@@ -78,8 +83,9 @@ struct Process {
   const pid_t pid;
   const Settings settings;
   const std::string directory;
-  const std::vector<int> visible;  // The device of each ordinal.
-  const uint64_t token;            // Unique to this process.
+  const std::vector<int> visible;    // The device of each ordinal.
+  const uint64_t token;              // Unique to this process.
+  const std::unique_ptr<Card> card;  // Null: none is played.
 
   Mutex mutex;
   CondVar changed;  // Work was queued or done, or an error became sticky.

@@ -101,6 +101,10 @@ Settings ReadSettings(const char* text) {
       settings.maps_under_work = value != "no";
     } else if (name == "time_slices") {
       settings.time_slices = value != "no";
+    } else if (name == "card") {
+      settings.card = value;
+    } else if (name == "dilation") {
+      settings.dilation = Number(name, value);
     } else if (name == "tensors") {
       settings.tensors = TensorsNamed(value);
     } else if (name == "pinned") {

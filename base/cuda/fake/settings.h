@@ -35,6 +35,8 @@ struct Settings {
   bool time_slices = false;
   bool mends = true;  // False: every fault is sticky, and no reset ends it.
   Tensors tensors = Tensors::kOnCpu;
+  std::string card;       // The file of the card to play (card.h). Empty: none.
+  uint64_t dilation = 1;  // The card's time is dilated by this.
   Duration delay = std::chrono::microseconds(200);
   // How much host memory this process can pin. Zero: any amount.
   Bytes pinned;

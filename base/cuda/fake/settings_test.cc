@@ -17,7 +17,10 @@ TEST(SettingsTest, EverySettingIsRead) {
   const Settings settings = ReadSettings(
       "dir=/d,memory=256MiB,devices=2,name=N,driver=too-old,descriptors=no,legacy_ipc=no,"
       "compute_mode=exclusive,mps=yes,mig=yes,delay_us=7,cost_us:cuMemMap=3,pinned=5MiB,"
-      "pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0");
+      "pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,card=/c,"
+      "dilation=20");
+  EXPECT_EQ(settings.card, "/c");
+  EXPECT_EQ(settings.dilation, 20u);
   EXPECT_EQ(settings.directory, "/d");
   EXPECT_EQ(settings.memory, MiB(256));
   EXPECT_EQ(settings.devices, 2);

@@ -67,10 +67,11 @@ Stream::~Stream() {
 }
 
 void Stream::Push(Process* process, std::function<void()> work, std::vector<Range> accessed,
-                  Duration busy) {
+                  EndOf end) {
   ++process->pushed;
   SetAtWork(process, true);
-  queue_.push_back({Now() + process->delay, busy, std::move(work), nullptr, std::move(accessed)});
+  queue_.push_back(
+      {Now() + process->delay, std::move(end), std::move(work), nullptr, std::move(accessed)});
   process->changed.SignalAll();
 }
 
@@ -80,7 +81,7 @@ void Stream::Push(Process* process, std::shared_ptr<Mark> mark) {
     --mark->awaited;  // The stream has nothing to do.
     return;
   }
-  queue_.push_back({Instant(), Duration::zero(), nullptr, std::move(mark), {}});
+  queue_.push_back({Instant(), nullptr, nullptr, std::move(mark), {}});
   process->changed.SignalAll();
 }
 
@@ -107,10 +108,10 @@ void Stream::Run() {
     while (queue_.empty() && !ending_) process_->changed.Wait(&process_->mutex);
     if (queue_.empty()) return;
     Instant due = queue_.front().due;
-    if (queue_.front().busy > Duration::zero()) {
+    if (queue_.front().end != nullptr) {
       // The time is counted from when the work before should have ended: a late wake-up of this
       // thread does not slow the stream.
-      free_at_ = due = std::max(due, free_at_) + queue_.front().busy;
+      free_at_ = due = queue_.front().end(std::max(due, free_at_));
     }
     AwaitDue(due);
     if (queue_.empty()) return;  // Drop() removed the work.
@@ -148,6 +149,12 @@ Stream* FindStream(Process* process, CUstream stream) {
   if (found != process->streams.end()) return found->second.get();
   if (stream != nullptr) return nullptr;
   return process->streams.emplace(stream, std::make_unique<Stream>(process)).first->second.get();
+}
+
+EndOf OfKernel(Process* process, const KernelWork& work) {
+  Card* const card = process->card.get();
+  if (card == nullptr) return nullptr;
+  return [card, work](Instant begin) { return begin + card->Kernel(work); };
 }
 
 CUresult Await(Process* process, const std::shared_ptr<Mark>& mark) {

@@ -34,6 +34,9 @@ struct Range {
   uint64_t size = 0;
 };
 
+// When work ends that begins at this time. Asked once, when its turn comes.
+using EndOf = std::function<Instant(Instant begin)>;
+
 class Stream {
  public:
   explicit Stream(Process* process);
@@ -43,10 +46,10 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Queues `work`, to be done after the process's delay, or never if an error becomes sticky first.
-  // `accessed`: the memory that it will access. `busy`: how long it occupies the stream, before the
-  // bytes move.
+  // `accessed`: the memory that it will access. `end`: until when it occupies the stream, before
+  // the bytes move.
   void Push(Process* process, std::function<void()> work, std::vector<Range> accessed,
-            Duration busy = Duration::zero()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+            EndOf end = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   void Push(Process* process, std::shared_ptr<Mark> mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
   // Queued work that accesses any of the range ends with an illegal address.
@@ -61,7 +64,7 @@ class Stream {
  private:
   struct Task {
     Instant due;
-    Duration busy;
+    EndOf end;                   // Null: it occupies the stream for no time.
     std::function<void()> work;  // Null: reaches the mark.
     std::shared_ptr<Mark> mark;
     std::vector<Range> accessed;
@@ -82,6 +85,9 @@ class Stream {
 
 // Finds a stream, the default one included. Null: there is none.
 Stream* FindStream(Process* process, CUstream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process->mutex);
+
+// The time of a kernel; null where no card is played.
+EndOf OfKernel(Process* process, const KernelWork& work);
 
 // Waits until all streams have reached the mark, or an error is sticky, which it returns.
 CUresult Await(Process* process, const std::shared_ptr<Mark>& mark)

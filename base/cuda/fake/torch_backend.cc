@@ -29,6 +29,7 @@ using memtide::fake_cuda::Call;
 using memtide::fake_cuda::FindStream;
 using memtide::fake_cuda::Kernel;
 using memtide::fake_cuda::Needs;
+using memtide::fake_cuda::OfKernel;
 using memtide::fake_cuda::Process;
 using memtide::fake_cuda::TheProcess;
 using memtide::fake_cuda::UseSomeGpu;
@@ -42,11 +43,13 @@ int memtide_fake_launch(const memtide_fake_operand* operands, size_t count,
   const CUresult error = UseSomeGpu();
   if (error != CUDA_SUCCESS) return error;
   Process& process = TheProcess();
+  memtide_fake_spend("launch");
   Call call(&process, "cuLaunchKernel", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto run = [&process, queued]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) { queued->Run(&process); };
-  FindStream(&process, nullptr)->Push(&process, run, queued->accessed());
+  FindStream(&process, nullptr)
+      ->Push(&process, run, queued->accessed(), OfKernel(&process, {kernel.flop, kernel.bytes}));
   return CUDA_SUCCESS;
 }
 
@@ -78,6 +81,11 @@ const char* memtide_fake_error(int status) {
   const char* text = nullptr;
   const CUresult error = cuGetErrorString(static_cast<CUresult>(status), &text);
   return error == CUDA_SUCCESS ? text : "unknown error";
+}
+
+void memtide_fake_spend(const char* work) {
+  const Process& process = TheProcess();
+  if (process.card != nullptr) process.card->Spend(work);
 }
 
 uint64_t memtide_fake_calls(const char* name) { return memtide::fake_cuda::CallCount(name); }

@@ -26,6 +26,9 @@ typedef struct memtide_fake_kernel {
   // Called once, whether the kernel has run or not. Must not call the fake.
   void (*end)(void* context);
   void* context;
+  // Its arithmetic, and the bytes of memory that it reads and writes: its time where a card is
+  // played.
+  double flop, bytes;
 } memtide_fake_kernel;
 
 // Queues a kernel. When its turn comes, an operand that is not mapped for its access is an illegal
@@ -39,6 +42,8 @@ int memtide_fake_free(void* address);
 int memtide_fake_memory(size_t* free, size_t* total);
 // Names an error, as CUDA does.
 const char* memtide_fake_error(int status);
+// Where a card is played, the calling thread does this work of the host (card.h).
+void memtide_fake_spend(const char* work);
 // How often the function of this name was called.
 uint64_t memtide_fake_calls(const char* name);
 

@@ -145,7 +145,8 @@ CUresult MemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   facts.exportable =
       (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
   if (facts.exportable && !process.settings.descriptors) return CUDA_ERROR_NOT_SUPPORTED;
-  auto physical = Physical::Create(process.directory, process.settings.memory, facts);
+  auto physical = Physical::Create(process.directory, process.settings.memory, facts,
+                                   process.ContentOfMemory());
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = process.next_handle++;
   process.handles[*handle] = std::move(physical);

@@ -50,6 +50,7 @@ def quarter(bench: Bench) -> _Rows:
     yield from same_bits("torch steps: ", plain.of(few), exact.of(few))
     yield from same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
+    yield from _parts_of_a_step("torch steps: ", exact.figures)
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
     flags = (training.STEPS_IN_PARTS,)
@@ -175,6 +176,22 @@ def _speed(
         **({} if goal is None else {"at_most": goal}),
         "note": f"bound {bound_ms:.0f} ms: {plain_ms:.0f} of compute, {moving_ms:.0f} of transfer",
     }
+
+
+def _parts_of_a_step(head: str, figures: dict[str, Any]) -> _Rows:
+    """Waits and the time of hooks in the last steps, each by step, and how often."""
+    record = figures["records"][-1]
+    waits, hooks, counts = record["waits_s"], record["hooks"], record["client"]
+    for name, seconds, number in (
+        ("calls to the daemon", waits["call"], counts["calls"]),
+        ("maps", waits["map"], counts["maps"]),
+        ("unmaps before leases", waits["unmap"], None),
+        ("gradients moved", hooks["gradient_ns"] / 1e9, hooks["gradients"]),
+        ("operations dispatched", hooks["dispatch_ns"] / 1e9, hooks["operations"]),
+    ):
+        note = "" if number is None else f"{number / record['iterations']:.0f} of them"
+        value = seconds * 1e3 / record["iterations"]
+        yield {"name": f"{head}{name}, a step", "value": value, "unit": "ms", "note": note}
 
 
 def _link_bytes_per_s(bench: Bench) -> float | None:

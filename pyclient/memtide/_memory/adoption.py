@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -106,9 +107,15 @@ def adopt_together(
 
 def adopt_gradient(memory: ManagedMemory, parameter: torch.Tensor) -> bool:
     """Moves a parameter's gradient into a chunk; returns whether it is in one now."""
+    began_ns, waited_ns = perf_counter_ns(), memory.ledger.waited_ns
     memory.pressure.free_dead_gradients()
     gradient = parameter.grad
-    return gradient is not None and adopt(memory, gradient, Kind.GRADIENT, parameter=parameter)
+    if gradient is None or not adopt(memory, gradient, Kind.GRADIENT, parameter=parameter):
+        return False
+    waited_ns = memory.ledger.waited_ns - waited_ns
+    memory.costs.gradients += 1
+    memory.costs.gradient_ns += perf_counter_ns() - began_ns - waited_ns
+    return True
 
 
 def adopt_part_of_gradient(memory: ManagedMemory, parameter: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 
 import torch
 
@@ -74,6 +75,7 @@ class LeaseLedger:
         self.streams = covered_streams(client) if self.strict else None
         # Whether lease dispatch (_torch_hooks/on_gpu/lease_dispatch.py) leases for each operation.
         self.under_dispatch = False
+        self.waited_ns = 0  # For the leases of `using`.
         self.script_holds = 0  # Blocks of memtide.hold. Not the hold below.
         self.holding = False  # Whether there is a hold.
         self.held_chunks = 0
@@ -171,7 +173,9 @@ class LeaseLedger:
                     if token is not None:
                         token.release()
             return
+        began_ns = perf_counter_ns()
         self.begin_use(reads, writes)
+        self.waited_ns += perf_counter_ns() - began_ns
         try:
             yield
         finally:

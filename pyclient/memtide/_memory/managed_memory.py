@@ -13,6 +13,7 @@ from memtide._memory.leases import LeaseLedger
 from memtide._memory.left_memory import LeftMemory
 from memtide._memory.memory_pressure import MemoryPressure
 from memtide._memory.tensor_allocator import TensorAllocator
+from memtide._util.hook_costs import HookCosts
 
 _all: weakref.WeakSet[ManagedMemory] = weakref.WeakSet()
 
@@ -43,3 +44,4 @@ class ManagedMemory:
         self.pressure = MemoryPressure(self.arenas, ledger, on_device=on_device)
         self.allocator = TensorAllocator(client, self.arenas, self.pressure)
         self.left = LeftMemory(self.addresses.device)
+        self.costs = HookCosts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memtide._util.hook_costs import HookCosts
 from memtide._util.model_bytes import ModelBytes
 
 
@@ -29,6 +30,9 @@ class Observer:
 
     def count_model(self, count: ModelBytes) -> None:
         """The models that are trained have these bytes, in chunks and outside."""
+
+    def count_hooks(self, costs: HookCosts) -> None:
+        """From now on, hooks add what they cost to `costs`."""
 
     def moment(self, phase: str, name: str) -> None:
         """A module's pass or a piece of a step begins; phase is "forward", "backward" or "step"."""
@@ -55,6 +59,9 @@ class Passing(Observer):
 
     def count_model(self, count: ModelBytes) -> None:
         self._next.count_model(count)
+
+    def count_hooks(self, costs: HookCosts) -> None:
+        self._next.count_hooks(costs)
 
     def moment(self, phase: str, name: str) -> None:
         self._next.moment(phase, name)

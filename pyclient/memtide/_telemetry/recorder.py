@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from memtide._telemetry.memory_timeline import RankSample, Sample, Tide
 from memtide._telemetry.observer import Observer, SpeculativeBatches
 from memtide._telemetry.step_overlap import StepWaits
 from memtide._util.devices import device_name
+from memtide._util.hook_costs import HookCosts
 from memtide._util.model_bytes import ModelBytes
 
 _MOST_RECORDS = 10_000
@@ -49,6 +50,7 @@ class Record:
     client: dict[str, int]
     waited_s: float
     waits_s: dict[str, float]  # WAITS.
+    hooks: dict[str, int]  # HookCosts.
     step_wait_s: float  # Time that the script waited for offloaded steps.
 
 
@@ -77,6 +79,7 @@ class Recorder(Observer):
         self._step_wait_recorded_s = 0.0  # `_step_waits.total_s` at the end of the last record.
         self._kept_activations: Callable[[], int] = lambda: 0
         self._model = ModelBytes()
+        self.count_hooks(HookCosts())
         self._start_tide()
 
     def count_kept_activations(self, count: Callable[[], int]) -> None:
@@ -86,6 +89,11 @@ class Recorder(Observer):
     def count_model(self, count: ModelBytes) -> None:
         """The summary says what is outside of chunks."""
         self._model = count
+
+    def count_hooks(self, costs: HookCosts) -> None:
+        """Records and summary have what is added to these counters, or was since the last call."""
+        self._hooks = costs
+        self._hooks_recorded, self._first_hooks = replace(costs), replace(costs)
 
     def moment(self, phase: str, name: str) -> None:
         """Takes a sample if this iteration is sampled for the tide picture."""
@@ -166,6 +174,7 @@ class Recorder(Observer):
             client=_client_counts(self._first_stats, stats),
             waited_s=(stats.wait_nanoseconds - self._first_stats.wait_nanoseconds) / 1e9,
             waits_s=_waits_s(self._first_stats, stats),
+            hooks=self._hooks.since(self._first_hooks),
             offloaded_steps=self._step_waits.count,
             step_wait_s=self._step_waits.total_s,
             speculative_steps=self._step_waits.as_json(),
@@ -201,6 +210,7 @@ class Recorder(Observer):
             client=_client_counts(self._stats, stats),
             waited_s=(stats.wait_nanoseconds - self._stats.wait_nanoseconds) / 1e9,
             waits_s=_waits_s(self._stats, stats),
+            hooks=self._hooks.since(self._hooks_recorded),
             step_wait_s=self._step_waits.total_s - self._step_wait_recorded_s,
         )
         self._step_wait_recorded_s = self._step_waits.total_s
@@ -210,6 +220,7 @@ class Recorder(Observer):
 
     def _begin_record(self, node: Node, stats: Stats) -> None:
         self._record_began, self._node, self._stats = time.monotonic(), node, stats
+        self._hooks_recorded = replace(self._hooks)
         self._iterations_recorded = self.iterations
 
 
@@ -230,6 +241,7 @@ class Summary:
     client: dict[str, int]
     waited_s: float
     waits_s: dict[str, float]  # WAITS.
+    hooks: dict[str, int]  # HookCosts.
     offloaded_steps: int  # Offloaded optimizer steps.
     step_wait_s: float  # Time that the script waited for them.
     speculative_steps: dict[str, Any]  # StepWaits.as_json().
@@ -267,6 +279,7 @@ class Summary:
             "client": self.client,
             "waited_seconds": self.waited_s,
             "waits_seconds": self.waits_s,
+            "hooks": self.hooks,
             "offloaded_steps": self.offloaded_steps,
             "step_wait_seconds": self.step_wait_s,
             "speculative_steps": self.speculative_steps,

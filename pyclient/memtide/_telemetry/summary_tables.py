@@ -87,6 +87,13 @@ def print_summary(summary: Summary, console: Console) -> None:
         f"{waits['unmap']:.2f} unmapping)",
         style="dim",
     )
+    hooks = summary.hooks
+    if hooks["operations"]:
+        console.print(
+            f"{hooks['operations']} operations dispatched in {hooks['dispatch_ns'] / 1e9:.2f} s, "
+            f"{hooks['gradients']} gradients moved in {hooks['gradient_ns'] / 1e9:.2f} s",
+            style="dim",
+        )
 
 
 def print_advice(present: Estimate, best: Estimate, console: Console) -> None:

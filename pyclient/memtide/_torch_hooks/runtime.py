@@ -89,6 +89,7 @@ class Runtime:
         self.ledger = LeaseLedger(client, lambda: self._device.end_collective())
         self.observer = self._make_reporter(observer, budget)
         self.memory = ManagedMemory(client, self.ledger, lambda: self.offloaded.see_thread())
+        self.observer.count_hooks(self.memory.costs)
         limit = None if budget is None else budget.allocator_limit
         self._gpu = GpuSide(self.memory, limit) if self.ledger.strict else None
         self._device: DeviceSide = self._gpu or HostSide(self.memory)

@@ -94,6 +94,8 @@ class Trace:
     # The record of torch's allocator, as JSON of proto/memtide/v1/allocator.proto; None: not
     # recorded.
     allocator: Mapping[str, Any] | None = None
+    # The first moment by the wall clock, in nanoseconds since 1970; 0: not known.
+    first_moment_unix_ns: int = 0
 
     @property
     def end_s(self) -> float:
@@ -142,6 +144,7 @@ def of_json(document: Mapping[str, Any]) -> Trace:
         activation_profile=document.get("activation_profile"),
         activation_plan=document.get("activation_plan"),
         allocator=document.get("allocator"),
+        first_moment_unix_ns=int(document.get("first_moment_unix_ns", 0)),
     )
 
 

@@ -32,7 +32,10 @@ _Event = dict[str, Any]
 
 def write(trace: Trace, path: Path) -> None:
     """Writes the trace to a JSON file."""
-    document = {"traceEvents": list(events(trace)), "displayTimeUnit": "ms"}
+    document: dict[str, Any] = {"traceEvents": list(events(trace)), "displayTimeUnit": "ms"}
+    if trace.first_moment_unix_ns:
+        # As torch's profiler has it, in whose traces times count from there, too.
+        document["baseTimeNanoseconds"] = trace.first_moment_unix_ns
     path.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

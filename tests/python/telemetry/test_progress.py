@@ -110,7 +110,7 @@ def test_after_its_end_a_stream_writes_as_before(terminal: Terminal) -> None:
 def test_a_line_has_the_step_its_time_the_pools_and_what_moves() -> None:
     reply = {"tier": "TIER_HOST", "capacity_bytes": 16 << 20, "used_bytes": 12 << 20}
     pools = inspection.parse({"pools": [reply]}).pools
-    record = Record(7, 2, 1.0, {"ssd_read_bytes": 48 << 20}, {}, {}, 0.5, {}, 0.0)
+    record = Record(7, 2, 1.0, {"ssd_read_bytes": 48 << 20}, {}, {}, 0.5, {}, {}, 0.0)
     assert line_of(8, record, 0.25, pools) == (
         "memtide: step 8 · 0.50 s (0.25 s without waits) · host 75% · 48.0 MiB/s"
     )

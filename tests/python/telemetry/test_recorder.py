@@ -10,6 +10,7 @@ import pytest
 from fake_client import FakeClient
 from memtide._daemon import inspection
 from memtide._telemetry.recorder import Recorder
+from memtide._util.hook_costs import HookCosts
 
 
 class Daemon:
@@ -58,3 +59,24 @@ def test_what_was_reclaimed_is_counted_by_tier_from_the_beginning(
     daemon = Daemon(monkeypatch, 0.0)
     daemon.counters = {"device_reclaimed_bytes": "5"}
     assert daemon.recorder.finish().reclaimed_bytes == {"device": 5, "host": 0, "ssd": 0}
+
+
+def test_what_hooks_cost_is_recorded_from_when_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = Daemon(monkeypatch, 0.0)
+    costs = HookCosts(gradients=7)
+    daemon.recorder.count_hooks(costs)
+    daemon.iterate(2)
+    for _ in range(2):
+        costs.gradients += 3
+        costs.dispatch_ns += 500
+        daemon.iterate(2)
+    summary = daemon.recorder.finish()
+    assert [record.hooks["gradients"] for record in summary.records] == [0, 3, 3]
+    assert summary.as_json()["hooks"] == {
+        "gradients": 6,
+        "gradient_ns": 0,
+        "operations": 0,
+        "dispatch_ns": 1000,
+    }

@@ -18,6 +18,7 @@ from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.on_gpu import device_guards
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.runtime import Runtime
+from memtide._util.hook_costs import SAMPLED
 from memtide.errors import FailedPrecondition, ResourceExhausted
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -55,6 +56,27 @@ def test_a_view_leases_nothing_and_its_use_what_is_under_it(runtime: Runtime) ->
     assert runtime.client.acquired == []
     view.zero_()
     assert leased_for(runtime, parameter) == [Access.WRITE]
+
+
+def test_operations_are_counted_views_are_not_and_one_of_a_sample_is_measured(
+    runtime: Runtime,
+) -> None:
+    (parameter,) = one_chunk_each(1)
+    costs = runtime.memory.costs
+    costs.operations = costs.dispatch_ns = 0
+    for number in range(SAMPLED):
+        assert (costs.operations, costs.dispatch_ns) == (number, 0)
+        parameter.view(-1)[3:5].zero_()
+    assert costs.operations == SAMPLED
+    assert costs.dispatch_ns > 0
+
+
+def test_gradients_that_move_are_counted(runtime: Runtime) -> None:
+    module = nn.Linear(64, 64)
+    module(torch.ones(1, 64)).sum().backward()
+    costs = runtime.memory.costs
+    assert costs.gradients == 1  # The bias is too small for a chunk.
+    assert costs.gradient_ns > 0
 
 
 def test_a_class_of_the_scripts_own_over_the_same_memory_is_leased(runtime: Runtime) -> None:

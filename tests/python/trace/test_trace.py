@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,15 @@ def test_viewers_get_a_row_for_each_thing() -> None:
     assert rows["device dropped"][0]["ph"] == "i"
     assert [e["name"] for e in rows["chunk 1 (parameter)"]] == ["read", "read", "write"]
     assert [e["name"] for e in rows["chunk 2"]] == ["allocate, write", "write", "read, free"]
+
+
+def test_an_export_has_the_time_of_its_first_moment_as_torchs_profiler_has(tmp_path: Path) -> None:
+    old = traces.parse(build.two_layers())
+    assert old.first_moment_unix_ns == 0
+    for trace, expected in ((old, None), (replace(old, first_moment_unix_ns=5), 5)):
+        perfetto.write(trace, tmp_path / "run.json")
+        document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+        assert document.get("baseTimeNanoseconds") == expected
 
 
 def test_slices_of_a_row_never_overlap() -> None:

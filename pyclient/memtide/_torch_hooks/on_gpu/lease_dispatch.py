@@ -65,6 +65,8 @@ class LeaseDispatchMode(OwnMode):
         self._addresses = memory.addresses
         self._ledger = memory.ledger
         self._elastic = elastic
+        self._costs = memory.costs
+        self._began_ns = 0  # When the operation began that is measured; 0: none is.
         # While somebody observes: the places that operations have read, and have written.
         self.observed: tuple[set[int], set[int]] | None = None
 
@@ -82,6 +84,7 @@ class LeaseDispatchMode(OwnMode):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if only_views(func) or not self._addresses.here:
             return func(*args, **kwargs)
+        self._began_ns = self._costs.begins_sample()
         if touches_none(self._addresses, args) and (
             not kwargs or touches_none(self._addresses, kwargs.values())
         ):
@@ -140,15 +143,24 @@ class LeaseDispatchMode(OwnMode):
         writes: Set[int],
     ) -> Any:
         if not reads and not writes:
+            if self._began_ns:
+                self._end_sample()
             return run(func, args, kwargs)
         if self._ledger.streams is not None:
             self._ledger.streams.see_operation(func)
         places = _places(frozenset(reads - writes)), _places(frozenset(writes))
+        if self._began_ns:
+            self._end_sample()
         self._ledger.begin_use(*places)
         try:
             return run(func, args, kwargs)
         finally:
             self._ledger.end_use(*places)
+
+    def _end_sample(self) -> None:
+        # The rest is the operation itself, waits for leases, and ending these.
+        self._costs.end_sample(self._began_ns)
+        self._began_ns = 0
 
     def _too_many(self, func: Any, places: set[int]) -> ResourceExhausted:
         chunk_mib = self._addresses.chunk_bytes >> 20
