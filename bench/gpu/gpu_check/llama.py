@@ -1,7 +1,7 @@
 """Trains a model of Llama-3-8B's shape on random tokens: plain PyTorch, without memtide in it.
 
-    llama.py --device cuda --steps 3 --log FILE          plainly, or under `memtide run`
-    llama.py --device cuda --steps 3 --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
+    llama.py --device cuda --log FILE          plainly, or under `memtide run`
+    llama.py --device cuda --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
 
 Parameters, gradients and both moments are bfloat16. Each block, and each piece of the loss, is
 computed again in backward, so that a step of 128K tokens has little in memory besides the states.
@@ -195,7 +195,7 @@ def main() -> None:
         ("sequence", 1024),
         ("sequences", 16),
         ("micro-batches", 8),
-        ("steps", 3),
+        ("steps", 5),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     # The backward pass of attention on a GPU adds up in the order in which its blocks end.

@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     bench = Bench(Home(options.home.resolve(), options.fake), options.out.resolve())
     start = time.monotonic()
     run(parts, bench, options.goes_on)
-    head = facts(options.fake, options.commit)
+    head = facts(bench.home, options.commit)
     head["took"] = f"{time.monotonic() - start:.0f} s"
     report = report_of(bench, head, predictions)
     table = report.as_markdown(TITLES)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from gpu_check import facts
 from gpu_check.home import Home
 from gpu_check.parts import Bench
 
-# With it, steps are computed in parts, on the host.
-STEPS_IN_PARTS = "--skip-non-finite"
 MIB = 2**20
 GIB = 2**30
 _SAMPLES_EVERY_MS = 200
@@ -73,7 +71,7 @@ def gpt(home: Home) -> Job:
         tiny = "--layers 6 --width 256 --context 32 --steps 3 --device fakegpu --dtype float32"
         return Job(script, tuple(tiny.split()), 4 * 4 * 6 * 12 * 256**2, ("2", "2c", "4"))
     full = "--layers 24 --width 2048 --context 1024 --steps 6 --device cuda --dtype bfloat16"
-    card = facts.gpu_bytes()
+    card = facts.gpu_bytes(home)
     phases = ("4", "4c", "32") if card >= 76 * GIB else ("4", "4c", "16")
     if card < 46 * GIB:
         phases = ("1", "1c", "4")
@@ -105,17 +103,25 @@ def under_memtide(
     flags: tuple[str, ...] = (),
     *,
     tensors_on_cpu: bool = False,
+    named: bool = False,
 ) -> Trained:
-    """The same script under `memtide run`, with a host pool for all states, and for the shadow
-    chunks of all but the gradients where steps are in parts. `tensors_on_cpu`: as the fake CUDA
-    has it without torch's device over it."""
-    copies = 2.0 if STEPS_IN_PARTS in flags else 1.1
+    """The same script under `memtide run`, with a host pool for all states. `tensors_on_cpu`: as
+    the fake CUDA has it without torch's device over it. `named`: as a job of a node's daemon, so
+    that steps are in parts, on the host; the host pool then has room for their shadow chunks, of
+    all states but gradients."""
+    copies = 2.0 if named else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
-    with tempfile.TemporaryDirectory() as scratch:
-        log, stats = Path(scratch) / "log", Path(scratch) / "stats"
+    pools = [f"--device-pool={device_pool}", f"--host-pool={host_pool}"]
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        log, stats = scratch / "log", scratch / "stats"
         command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
-        command += [f"--device-pool={device_pool}", f"--host-pool={host_pool}", "--ssd-pool=0"]
         with GpuMemory(bench.home) as memory:
+            if named:
+                sockets = stack.enter_context(bench.home.daemon(*pools))
+                command += [f"--socket-dir={sockets}", "--job=gpu-check"]
+            else:
+                command += [*pools, "--ssd-pool=0"]
             run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)
@@ -135,18 +141,17 @@ def run(home: Home, command: list[str | Path], tensors_on_cpu: bool = False) -> 
 
 
 class GpuMemory:
-    """Samples the memory in use of the first GPU during the block, by a program of the driver that
-    makes no context. Without that program, or on the fake CUDA, there is nothing to sample."""
+    """Samples the memory in use of the GPU during the block, by a program of the driver that makes
+    no context. Without that program, or on the fake CUDA, there is nothing to sample."""
 
     def __init__(self, home: Home) -> None:
-        self._program = None if home.fake else shutil.which("nvidia-smi")
+        self._command = [] if home.fake else facts.gpu_question(home, "memory.used")
         self._samples_mib: list[float] = []
 
     def __enter__(self) -> GpuMemory:
-        if self._program is not None:
-            ask = ["--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        if self._command:
             self._process = subprocess.Popen(
-                [self._program, *ask, f"--loop-ms={_SAMPLES_EVERY_MS}"],
+                [*self._command, f"--loop-ms={_SAMPLES_EVERY_MS}"],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -158,7 +163,7 @@ class GpuMemory:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._program is not None:
+        if self._command:
             self._process.kill()
             self._process.wait()
             self._thread.join()
