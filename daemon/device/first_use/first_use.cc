@@ -196,7 +196,8 @@ std::vector<std::string> Fallbacks(const CudaDeviceFacts& facts, const v1::GpuAn
 std::string Describe(const v1::GpuAnswers& answers) {
   const auto yes = [](bool is) { return is ? "yes" : "no"; };
   char longest[64];
-  std::snprintf(longest, sizeof(longest), " (at most %.2f ms)", answers.longest_mapping_ms());
+  std::snprintf(longest, sizeof(longest), " (at most %.2f ms beside copies)",
+                answers.longest_mapping_ms());
   const std::string mapping =
       answers.descriptors()
           ? absl::StrCat("; maps beside running work: ", yes(answers.maps_under_work()),

@@ -119,6 +119,17 @@ TEST(FirstUseTest, EachAnswerCanBeNo) {
   EXPECT_TRUE(answers.maps_under_work());
 }
 
+// A map waits for a turn behind the copies of other processes, as behind a daemon's.
+TEST(FirstUseTest, AMapIsTimedBesideCopiesOfAnotherProcess) {
+  // The process that asks copies out once for each way that memory passes, and then beside maps.
+  const HelperSettings settings("mig=no", "cuMemcpyDtoHAsync:3=1");
+  const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+  EXPECT_THAT(answers.failures(),
+              ElementsAre(HasSubstr("copying while another process maps memory: cuMemcpyDtoH")));
+  EXPECT_TRUE(answers.maps_under_work());
+  EXPECT_GT(answers.longest_mapping_ms(), 0);
+}
+
 // The GPU ends the contexts of both processes that ask it.
 TEST(FirstUseTest, AGpuThatFailsLeavesTheContextOfThisProcess) {
   const HelperSettings settings("mig=no", "cuMemcpyDtoHAsync:1=700");
