@@ -396,6 +396,13 @@ PATCHES: tuple[Patch, ...] = (
         make=lambda _: device_guards.entering_graphs,
         when=When.GPU,
     ),
+    Patch(
+        owner="torch.nn.parallel.data_parallel:DataParallel",
+        name="replicate",
+        why="it copies parameters past the dispatcher, to GPUs to which chunks are not open",
+        make=lambda _: device_guards.replicating,
+        when=When.GPU,
+    ),
     *(
         Patch(
             owner=module,
