@@ -252,6 +252,7 @@ PATCHES: tuple[Patch, ...] = (
             when=When.EVERYTHING,
             since=(2, 6),
             absent="gradients of sharded parameters stay in ordinary memory",
+            beside=("_wait_for_post_backward",),
         )
         for name, make in (
             ("post_backward", fsdp.reducing),
