@@ -272,6 +272,10 @@ absl::Status Inquire(const CudaDriver& driver, CudaDeviceFacts* facts) {
   facts->compute_mode = ComputeModeOf(mode);
   MEMTIDE_ASSIGN_OR_RETURN(const int mps, Attribute(driver, kMpsEnabled, ordinal));
   facts->mps = mps != 0;
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const int coherent,
+      Attribute(driver, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, ordinal));
+  facts->coherent = coherent != 0;
   return absl::OkStatus();
 }
 

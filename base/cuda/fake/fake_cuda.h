@@ -13,6 +13,7 @@
 // Two environment variables configure it, read at the first call:
 //   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=none,descriptors=no,
 //       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,import=no,open_ipc=no,
+//       coherent=yes,
 //       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
 //       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,
 //       mends=no
@@ -22,7 +23,8 @@
 //     that memtide refuses; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not
 //     loaded. compute_mode: "exclusive" lets one process make a context, unless mps=yes;
 //     "prohibited" lets none. mig: the devices are MIG instances, of which a
-//     process sees the first of CUDA_VISIBLE_DEVICES. import, open_ipc: "no" refuses to
+//     process sees the first of CUDA_VISIBLE_DEVICES. coherent: the devices say that they read host
+//     memory by the CPU's page tables. import, open_ipc: "no" refuses to
 //     open another process's memory by descriptor or by legacy handle, whatever the attributes
 //     promise. maps_under_work: with "no" a mapping that is made or removed while the process has
 //     work ends the context. time_slices: with "yes" work waits for 25 ms where another process has

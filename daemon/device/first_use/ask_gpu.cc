@@ -37,6 +37,7 @@ class Questions {
       : cu_(driver), facts_(facts), helper_(std::move(helper)), answers_(answers) {}
 
   void AskAll() {
+    answers_->set_coherent(facts_.coherent);
     if (facts_.descriptors) {
       answers_->set_descriptors(
           Note("passing memory by descriptor", Pass(MemoryKind::kCudaDescriptor)));
