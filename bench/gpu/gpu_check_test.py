@@ -23,6 +23,7 @@ from gpu_check.facts import ask_gpu, facts  # noqa: E402
 from gpu_check.home import Home  # noqa: E402
 from gpu_check.parts import (  # noqa: E402
     LONGEST_ESSENTIAL_S,
+    LONGEST_FRONTIER_S,
     LONGEST_S,
     Bench,
     Part,
@@ -51,8 +52,14 @@ class Scratch(unittest.TestCase):
 class TheListOfParts(unittest.TestCase):
     def test_no_part_and_not_all_essential_ones_may_take_longer_than_promised(self):
         self.assertLessEqual(max(part.limit_s for part in ALL), LONGEST_S)
-        essential = sum(part.limit_s for part in ALL if part.essential)
-        self.assertTrue(0 < essential <= LONGEST_ESSENTIAL_S, essential)
+        for group, most_s in (("essential", LONGEST_ESSENTIAL_S), ("frontier", LONGEST_FRONTIER_S)):
+            limit_s = sum(part.limit_s for part in ALL if getattr(part, group))
+            self.assertTrue(0 < limit_s <= most_s, limit_s)
+
+    def test_two_commands_run_their_own_parts(self):
+        for group in ("essential", "frontier"):
+            parts = program.chosen(program.parse(["--home", "/nowhere", f"--{group}"]))
+            self.assertEqual(parts, [part for part in ALL if getattr(part, group)])
 
     def test_each_part_has_predictions_whose_sources_are_explained(self):
         predictions = Predictions.read()

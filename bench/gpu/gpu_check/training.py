@@ -36,6 +36,11 @@ class Job:
         """The same job with the first phases alone."""
         return replace(self, phases=phases)
 
+    def with_more(self, text: str, state_bytes: int | None = None) -> Job:
+        """The same job with more arguments, and perhaps with other states."""
+        arguments = (*self.arguments, *text.split())
+        return replace(self, arguments=arguments, state_bytes=state_bytes or self.state_bytes)
+
     def command(self, log: Path) -> list[str | Path]:
         """The arguments of python."""
         phases = ["--phases", ",".join(self.phases)] if self.phases else []
@@ -54,6 +59,11 @@ class Trained:
     def of(self, phase: str) -> list[dict[str, Any]]:
         """The steps of a phase."""
         return [step for step in self.steps if step.get("phase", phase) == phase]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The most bytes of the device that torch's allocator has held; 0 where it does not say."""
+        return max(int(step.get("reserved_bytes", 0)) for step in self.steps)
 
     def seconds(self, phase: str) -> float:
         """The median of the steps of a phase, without the first ones."""
@@ -80,7 +90,9 @@ def gpt(home: Home) -> Job:
 
 def plain(bench: Bench, job: Job) -> Trained:
     """The plain run: made once, and read by later parts that compare with it."""
-    name = "-".join([job.script.stem, *job.arguments]).replace("/", "_").replace("--", "")
+    name = (
+        "-".join([job.script.stem, *job.arguments, *job.phases]).replace("/", "_").replace("--", "")
+    )
     file = bench.out / "references" / f"{name}.json"
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
@@ -99,29 +111,33 @@ def plain(bench: Bench, job: Job) -> Trained:
 def under_memtide(
     bench: Bench,
     job: Job,
-    device_pool: int,
+    device_pool: int | None,
     flags: tuple[str, ...] = (),
     *,
     tensors_on_cpu: bool = False,
     named: bool = False,
 ) -> Trained:
-    """The same script under `memtide run`, with a host pool for all states. `tensors_on_cpu`: as
-    the fake CUDA has it without torch's device over it. `named`: as a job of a node's daemon, so
-    that steps are in parts, on the host; the host pool then has room for their shadow chunks, of
-    all states but gradients."""
+    """The same script under `memtide run`, with a host pool for all states. `device_pool`: None
+    where `flags`, which come last and may name pools, too, limit the device otherwise.
+    `tensors_on_cpu`: as the fake CUDA has it without torch's device over it. `named`: as a job of a
+    node's daemon, so that steps are in parts, on the host; the host pool then has room for their
+    shadow chunks, of all states but gradients."""
     copies = 2.0 if named else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
-    pools = [f"--device-pool={device_pool}", f"--host-pool={host_pool}"]
+    pools = [f"--host-pool={host_pool}"]
+    if device_pool is not None:
+        pools.append(f"--device-pool={device_pool}")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log, stats = scratch / "log", scratch / "stats"
-        command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
+        command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet"]
         with GpuMemory(bench.home) as memory:
             if named:
                 sockets = stack.enter_context(bench.home.daemon(*pools))
                 command += [f"--socket-dir={sockets}", "--job=gpu-check"]
             else:
                 command += [*pools, "--ssd-pool=0"]
+            command += flags
             run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)

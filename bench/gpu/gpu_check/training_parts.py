@@ -21,6 +21,7 @@ _LINK = (
     "64 MiB both ways at once",
 )
 _EXACT_GOAL = 1.25
+_CLIPPED_GOAL = 1.05
 
 
 def fits(bench: Bench) -> _Rows:
@@ -45,9 +46,8 @@ def fits(bench: Bench) -> _Rows:
 
 
 def quarter(bench: Bench) -> _Rows:
-    """A quarter of the states in the pool; torch steps on the GPU, to the bit, or in parts on
-    the host."""
-    job, pool = _quarter(bench)
+    """A quarter of the states in the pool; torch steps on the GPU, to the bit."""
+    job, pool = in_a_quarter(training.gpt(bench.home))
     plain = training.plain(bench, job)
     few, clipped, _ = job.phases
     states = f"{job.state_bytes / MIB:.0f} MiB; {pool / MIB:.0f} MiB"
@@ -56,8 +56,18 @@ def quarter(bench: Bench) -> _Rows:
     yield from same_bits("torch steps: ", plain.of(few), exact.of(few))
     yield from same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
+    ratio = exact.seconds(clipped) / exact.seconds(few)
+    name = "torch steps: a clipped step / one that is not"
+    yield {"name": name, "value": ratio, "unit": "x", "at_most": _CLIPPED_GOAL}
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
+
+
+def named_job(bench: Bench) -> _Rows:
+    """The same as a named job, whose steps are in parts, on the host."""
+    job, pool = in_a_quarter(training.gpt(bench.home))
+    plain = training.plain(bench, job)
+    few, clipped, _ = job.phases
     stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool, named=True)
     yield _close("steps in parts: ", plain.of(few), stepped.of(few))
     yield _close("steps in parts, clipped: ", plain.of(clipped), stepped.of(clipped))
@@ -68,7 +78,7 @@ def quarter(bench: Bench) -> _Rows:
 
 def chunk_sizes(bench: Bench) -> _Rows:
     """The same in chunks of other sizes than the one that memtide chooses."""
-    job, pool = _quarter(bench)
+    job, pool = in_a_quarter(training.gpt(bench.home))
     few = job.phases[0]
     plain = training.plain(bench, job)
     # The smallest chunk is the only one of which a tiny pool has enough.
@@ -90,7 +100,7 @@ def chunk_sizes(bench: Bench) -> _Rows:
 def collectives(bench: Bench) -> _Rows:
     """Collectives of one process write parameters and gradients in place. They change no value, so
     that the losses are those of a plain run without them."""
-    job, pool = _quarter(bench)
+    job, pool = in_a_quarter(training.gpt(bench.home))
     few = job.phases[0]
     if bench.home.fake:  # Gloo and tensors on the CPU: no backend has collectives for fakegpu.
         job = replace(job, arguments=(*job.arguments, "--device", "cpu"))
@@ -101,8 +111,8 @@ def collectives(bench: Bench) -> _Rows:
     yield _emptied("in place, in a quarter: ", ours)
 
 
-def _quarter(bench: Bench) -> tuple[Job, int]:
-    job = training.gpt(bench.home)
+def in_a_quarter(job: Job) -> tuple[Job, int]:
+    """The job, and a device pool of a quarter of its states."""
     return job, max(16 * MIB, job.state_bytes // 4 // (2 * MIB) * 2 * MIB)
 
 
@@ -137,6 +147,18 @@ def _close(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -
         "answer": "equal to the bit" if worst == 0 else f"differ by {worst:.2e} at most",
         "goal": f"within {_TOLERANCE:g}",
         "met": worst <= _TOLERANCE,
+    }
+
+
+def within_budget(head: str, limit: int, ours: Trained) -> dict[str, Any]:
+    """What a run under --device-memory has used of it, and the device's peak with contexts."""
+    used = ours.figures["budget"]["device_most_used_bytes"]
+    return {
+        "name": f"{head}script and pool, of --device-memory",
+        "value": used / limit,
+        "unit": "x",
+        "at_most": 1.0,
+        "note": f"the device's peak with contexts: {ours.peak_bytes / GIB:.2f} GiB",
     }
 
 
