@@ -45,14 +45,14 @@ ALL = (
     Part(
         "short-step",
         "where does the time of a short step in a quarter of the memory go?",
-        110,
+        100,
         user_parts.short_step,
         essential=True,
     ),
     Part(
         "embedding",
         "does a step of more chunks than may be leased give the same?",
-        70,
+        60,
         llama_parts.embedding,
         essential=True,
     ),
@@ -73,7 +73,7 @@ ALL = (
     Part(
         "activations",
         "does a script that checkpoints nothing train in 40% of its memory?",
-        100,
+        90,
         user_parts.activations,
         essential=True,
     ),
@@ -108,7 +108,7 @@ ALL = (
     Part(
         "frontier",
         "what speed is left in 10 to 60% of the memory?",
-        100,
+        130,
         user_parts.frontier,
         frontier=True,
     ),

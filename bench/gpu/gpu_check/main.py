@@ -88,7 +88,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--fake", action="store_true", help="on the fake CUDA")
     parser.add_argument("--essential", action="store_true", help="only what takes 10 minutes")
     parser.add_argument(
-        "--frontier", action="store_true", help="only 5 minutes more: 8 B, and memory against speed"
+        "--frontier",
+        action="store_true",
+        help="only 5.5 minutes more: 8 B, and memory against speed",
     )
     names = [part.name for part in ALL]
     parser.add_argument(

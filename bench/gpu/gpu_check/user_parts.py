@@ -71,7 +71,7 @@ def activations(bench: Bench) -> _Rows:
 
 def frontier(bench: Bench) -> _Rows:
     """The speed at several parts of the plain run's memory."""
-    job = _many(bench).with_more("--steps 6")
+    job = _many(bench).with_more(f"--steps {_FEW_STEPS if not bench.home.fake else 4}")
     plain = training.plain(bench, job)
     for percent, goal in _FRONTIER.items():
         head = f"{percent}% of states and activations"
