@@ -76,11 +76,11 @@ TEST_F(CudaSpaceWorkTest, ACaptureIsLeftAloneAndUnmapWaitsForItsEnd) {
   fake_cuda::BeginCapture(fake_cuda::CaptureOn::kBlockingStream);
   for (int i = 0; i < 100; ++i) UseInAnEpoch(kPlace);
   EXPECT_FALSE(space_->IsDone(space_->RecordFence()));
-  const uint64_t asked = fake_cuda::CallCount("cuStreamIsCapturing");
-  std::thread unmaps([this] { EXPECT_TRUE(space_->Unmap(kPlace).ok()); });
-  while (fake_cuda::CallCount("cuStreamIsCapturing") < asked + 3) std::this_thread::yield();
+  const uint64_t questions = fake_cuda::CallCount("cuStreamIsCapturing");
+  std::thread unmapping([this] { EXPECT_TRUE(space_->Unmap(kPlace).ok()); });
+  while (fake_cuda::CallCount("cuStreamIsCapturing") < questions + 3) std::this_thread::yield();
   EXPECT_TRUE(fake_cuda::EndCapture()) << "an event, or a wait, has invalidated it";
-  unmaps.join();
+  unmapping.join();
   EXPECT_EQ(Written(), kAsAndBs);
 }
 

@@ -26,8 +26,8 @@ _STEP_BYTES, _AFTER_BACKWARD = 14, 0.8
 # those of both directions, as docs/gpu/h100-2026-11-26.md counts chunks: 182 and 145 of 144. Else
 # those of the larger direction: parameters come twice, less what stays.
 _EXACT_MOVES, _STEPPED_MOVES = 2.27, 0.41
-# What the training thread does while nothing is copied: it maps 245 chunks, waits for 190 calls,
-# and moves 293 gradients, at 0.2 to 0.3 ms each.
+# The time in which nothing is copied: the training thread maps 245 chunks, waits for 190 calls, and
+# moves 293 gradients, at 0.2 to 0.3 ms each.
 _EXACT_SERIAL_S = 0.17
 # The time of dispatch in Python in a step on a core of a server, of which the kernels hide some.
 _DISPATCH_S = 0.11

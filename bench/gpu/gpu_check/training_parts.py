@@ -151,7 +151,7 @@ def _close(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -
 
 
 def within_budget(head: str, limit: int, ours: Trained) -> dict[str, Any]:
-    """What a run under --device-memory has used of it, and the device's peak with contexts."""
+    """The part of --device-memory that a run has used, and the device's peak with contexts."""
     used = ours.figures["budget"]["device_most_used_bytes"]
     return {
         "name": f"{head}script and pool, of --device-memory",

@@ -1,6 +1,5 @@
-"""What users do besides: activations and SSDs under training, clipping's and short steps' time,
-compiled blocks, Triton, autocast, LoRA, a base in few bits, and the curve of memory against speed.
-"""
+"""Training as users do it: with activations, SSDs, compiled blocks, Triton, autocast, LoRA, a base
+in few bits; the time of short steps, and the curve of memory against speed."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ def _part_of(bench: Bench, plain: Trained, percent: int) -> int:
 
 
 def _ratio(name: str, ours: Trained, plain: Trained) -> dict[str, Any]:
-    """Of runs of one phase."""
+    """The times of two runs of one phase."""
     phase = plain.steps[0]["phase"]
     return {"name": name, "value": ours.seconds(phase) / plain.seconds(phase), "unit": "x"}
 

@@ -1,5 +1,5 @@
-"""What scripts do to a model before they train it: LoRA over a frozen base, also over one in int8,
-and checkpointing of blocks. Plain PyTorch that does not mention memtide."""
+"""Changes that scripts make to a model before they train it: LoRA over a frozen base, also over one
+in int8, and checkpointing of blocks. Plain PyTorch that does not mention memtide."""
 
 from __future__ import annotations
 

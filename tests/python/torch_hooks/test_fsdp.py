@@ -65,7 +65,7 @@ def adopted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Group:
-    """What torch reduces at once: the gradients of a module."""
+    """The gradients of a module, which torch reduces at once."""
 
     def __init__(self, device: str, name: str, log: list[str]) -> None:
         self.device = torch.device(device)
