@@ -140,9 +140,15 @@ class OnACardThatIsPlayed(Scratch):
         self.assertEqual(memory.peak, 0)
 
     def test_a_small_one_skips_llama_with_a_reason(self):
-        rows = list(llama_parts.llama(self.play("24576\\n")))
-        self.assertEqual([row["answer"] for row in rows], ["skipped"])
-        self.assertIn("80 GB; this one has 24 GiB", rows[0]["note"])
+        bench = self.play("24576\\n")
+        for part, card_gb in (
+            (llama_parts.llama, 80),
+            (llama_parts.budget, 80),
+            (llama_parts.embedding, 32),
+        ):
+            rows = list(part(bench))
+            self.assertEqual([row["answer"] for row in rows], ["skipped"])
+            self.assertIn(f"{card_gb} GB; this one has 24 GiB", rows[0]["note"])
 
     def test_its_size_says_how_many_tokens_a_step_has(self):
         phases = training.gpt(self.play("24576\\n").home).phases
