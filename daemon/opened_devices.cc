@@ -150,6 +150,7 @@ HostMemoryUse HostMemoryOf(const std::vector<OpenedDevice>& devices) {
     // Each device pins all of the same memory, as far as it can.
     use.pinned = working == 0 ? of_device.pinned : std::min(use.pinned, of_device.pinned);
     use.unpinned = std::max(use.unpinned, of_device.unpinned);
+    use.coherent = of_device.coherent;
     use.numa_node = of_device.numa_node;
     if (of_device.numa_node) nodes[number] = *of_device.numa_node;
     ++working;

@@ -179,7 +179,7 @@ absl::Status LoadRequired(const Lookup& lookup, CudaDriver* driver) {
       MEMTIDE_CU(MemHostRegister), MEMTIDE_CU(MemHostUnregister), MEMTIDE_CU(IpcGetMemHandle),
       MEMTIDE_CU(IpcOpenMemHandle), MEMTIDE_CU(IpcCloseMemHandle), MEMTIDE_CU(MemcpyHtoDAsync),
       MEMTIDE_CU(MemcpyDtoHAsync), MEMTIDE_CU(MemsetD8Async), MEMTIDE_CU(StreamCreate),
-      MEMTIDE_CU(StreamDestroy), MEMTIDE_CU(StreamSynchronize),
+      MEMTIDE_CU(StreamDestroy), MEMTIDE_CU(StreamSynchronize), MEMTIDE_CU(StreamIsCapturing),
       MEMTIDE_CU_AS(MemGetAllocationGranularity, vmm.GetAllocationGranularity),
       MEMTIDE_CU_AS(MemCreate, vmm.Create), MEMTIDE_CU_AS(MemRelease, vmm.Release),
       MEMTIDE_CU_AS(MemExportToShareableHandle, vmm.ExportToShareableHandle),
@@ -272,6 +272,10 @@ absl::Status Inquire(const CudaDriver& driver, CudaDeviceFacts* facts) {
   facts->compute_mode = ComputeModeOf(mode);
   MEMTIDE_ASSIGN_OR_RETURN(const int mps, Attribute(driver, kMpsEnabled, ordinal));
   facts->mps = mps != 0;
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const int coherent,
+      Attribute(driver, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, ordinal));
+  facts->coherent = coherent != 0;
   return absl::OkStatus();
 }
 

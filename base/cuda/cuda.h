@@ -97,6 +97,7 @@ struct CudaDriver {
   decltype(&cuStreamCreate) StreamCreate = nullptr;
   decltype(&cuStreamDestroy) StreamDestroy = nullptr;
   decltype(&cuStreamSynchronize) StreamSynchronize = nullptr;
+  decltype(&cuStreamIsCapturing) StreamIsCapturing = nullptr;
 
   CudaVmm vmm;
   CudaEvents events;
@@ -138,6 +139,9 @@ struct CudaDeviceFacts {
   bool legacy_ipc = false;
   CudaComputeMode compute_mode = CudaComputeMode::kShared;
   bool mps = false;  // A server of CUDA's MPS owns the contexts of all processes.
+  // The GPU reads host memory by the CPU's page tables (GH200, GB200, DGX Spark): registering such
+  // memory pins nothing.
+  bool coherent = false;
   // The host's NUMA node that is closest to the GPU. Absent: the driver, or the machine, has no
   // such number.
   absl::optional<int> numa_node;

@@ -8,7 +8,7 @@
 
 namespace memtide::bench {
 
-Copier::Copier() : child_("copier") { Hear(child_.socket()); }
+Copier::Copier(const std::string& ways) : child_("copier", ways) { Hear(child_.socket()); }
 
 void Copier::Start() {
   Say(child_.socket(), 's');
@@ -20,7 +20,8 @@ double Copier::Stop() {
   return HearNumber(child_.socket());
 }
 
-int PlayCopier(const std::string& unused, int socket) {
+int PlayCopier(const std::string& ways, int socket) {
+  const bool copies_in = ways != "out", copies_out = ways != "in";
   const size_t size = size_t{64} << Scaled(20, 14);
   UseFirstGpu();
   absl::StatusOr<SharedMemory> host = SharedMemory::Create("gpu-probe", Bytes(2 * size));
@@ -37,12 +38,16 @@ int PlayCopier(const std::string& unused, int socket) {
     const Instant start = Now();
     double moved = 0;
     do {
-      OrDie(Driver().MemcpyHtoDAsync(memory.data(), host->data(), size, in.get()), "copying");
-      OrDie(Driver().MemcpyDtoHAsync(host->data() + size, memory.data() + size, size, out.get()),
-            "copying");
+      if (copies_in) {
+        OrDie(Driver().MemcpyHtoDAsync(memory.data(), host->data(), size, in.get()), "copying");
+      }
+      if (copies_out) {
+        OrDie(Driver().MemcpyDtoHAsync(host->data() + size, memory.data() + size, size, out.get()),
+              "copying");
+      }
       OrDie(in.Finish(), "copying");
       OrDie(out.Finish(), "copying");
-      moved += 2 * static_cast<double>(size);
+      moved += (copies_in + copies_out) * static_cast<double>(size);
     } while (!HasHeard(socket));
     const double speed = moved / MicrosecondsSince(start) / 1e3;
     Hear(socket);

@@ -3,16 +3,19 @@
 #ifndef MEMTIDE_BENCH_GPU_COPIER_H_
 #define MEMTIDE_BENCH_GPU_COPIER_H_
 
+#include <string>
+
 #include "bench/gpu/child.h"
 
 namespace memtide::bench {
 
 class Copier {
  public:
-  // Starts the process, and returns when its memory is ready.
-  Copier();
+  // Starts the process, and returns when its memory is ready. `ways`: "in", to the GPU, "out", or
+  // "both".
+  explicit Copier(const std::string& ways = "both");
 
-  // Begin to copy 64 MiB in both directions at once, again and again, and stop. Stop returns the
+  // Begin to copy 64 MiB in all directions at once, again and again, and stop. Stop returns the
   // speed since then, in GB/s, both directions together. REQUIRES: they are called by turns.
   void Start();
   double Stop();

@@ -1,4 +1,5 @@
-// Measures copies through the daemon's device and pools, against plain ones from pinned memory.
+// Measures copies by the daemon's device, which has a process of its own as in the daemon, against
+// plain ones of this process from pinned memory.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -8,7 +9,7 @@
 #include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
 #include "bench/gpu/report.h"
-#include "daemon/device/cuda_device.h"
+#include "daemon/device/open_cuda.h"
 
 namespace memtide::bench {
 namespace {
@@ -58,7 +59,7 @@ class Plain {
 };
 
 // One direction through the Device interface, called as the mover calls it: from as many threads as
-// the device takes copies at once. Memory that the device does not know is not pinned.
+// the device takes copies at once. Memory that the device need not pin goes through its ring.
 class Pooled {
  public:
   enum class Pinned { kNo, kYes };
@@ -67,6 +68,7 @@ class Pooled {
     absl::StatusOr<SharedMemory> host = SharedMemory::Create("gpu-probe", kChunk);
     OrDie(host.status());
     host_.emplace(*std::move(host));
+    device_->ShareHostMemory(host_->data(), kChunk, host_->fd());
     if (pinned_ == Pinned::kYes) device_->AddHostMemory(host_->data(), kChunk);
     auto memory = device_->Allocate("gpu-probe", kChunk, device_->kinds().front());
     OrDie(memory.status());
@@ -74,6 +76,7 @@ class Pooled {
   }
   ~Pooled() {
     if (pinned_ == Pinned::kYes) device_->RemoveHostMemory(host_->data());
+    device_->UnshareHostMemory(host_->data());
   }
   void Copy() const {
     std::atomic<int> begun{0};
@@ -133,9 +136,8 @@ void Both(const Copies& in, const Copies& out) {
 }  // namespace
 
 void ProbeCopies() {
-  CudaDeviceOptions options;
-  options.warn = [](const std::string& line) { Answer("the device warns", line); };
-  absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(options);
+  const absl::StatusOr<std::unique_ptr<Device>> device =
+      OpenCuda("", [](const std::string& line) { Answer("the device warns", line); });
   OrDie(device.status());
   Answer("the device", (*device)->Describe());
   UseFirstGpu();

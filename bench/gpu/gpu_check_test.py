@@ -23,6 +23,7 @@ from gpu_check.facts import ask_gpu, facts  # noqa: E402
 from gpu_check.home import Home  # noqa: E402
 from gpu_check.parts import (  # noqa: E402
     LONGEST_ESSENTIAL_S,
+    LONGEST_FRONTIER_S,
     LONGEST_S,
     Bench,
     Part,
@@ -51,8 +52,14 @@ class Scratch(unittest.TestCase):
 class TheListOfParts(unittest.TestCase):
     def test_no_part_and_not_all_essential_ones_may_take_longer_than_promised(self):
         self.assertLessEqual(max(part.limit_s for part in ALL), LONGEST_S)
-        essential = sum(part.limit_s for part in ALL if part.essential)
-        self.assertTrue(0 < essential <= LONGEST_ESSENTIAL_S, essential)
+        for group, most_s in (("essential", LONGEST_ESSENTIAL_S), ("frontier", LONGEST_FRONTIER_S)):
+            limit_s = sum(part.limit_s for part in ALL if getattr(part, group))
+            self.assertTrue(0 < limit_s <= most_s, limit_s)
+
+    def test_two_commands_run_their_own_parts(self):
+        for group in ("essential", "frontier"):
+            parts = program.chosen(program.parse(["--home", "/nowhere", f"--{group}"]))
+            self.assertEqual(parts, [part for part in ALL if getattr(part, group)])
 
     def test_each_part_has_predictions_whose_sources_are_explained(self):
         predictions = Predictions.read()
@@ -113,9 +120,16 @@ class OnACardThatIsPlayed(Scratch):
     """nvidia-smi is a script, and memtide is on no GPU."""
 
     def play(self, lines):
-        program = self.out / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
-        program.chmod(0o755)
+        """The card is not the machine's first: nothing is known of others."""
+        (self.out / "bin").mkdir(exist_ok=True)
+        others = "printf '1\\n9\\n'"
+        scripts = {
+            "nvidia-smi": f"case $* in *--id=GPU-7*) printf '{lines}' ;; *) {others} ;; esac",
+            "bin/gpu_probe": "[ $1 = --uuid ] && echo GPU-7",
+        }
+        for name, text in scripts.items():
+            (self.out / name).write_text(f"#!/bin/sh\n{text}\n")
+            (self.out / name).chmod(0o755)
         patch = unittest.mock.patch.dict(os.environ, PATH=f"{self.out}:{os.environ['PATH']}")
         patch.start()
         self.addCleanup(patch.stop)
@@ -131,15 +145,21 @@ class OnACardThatIsPlayed(Scratch):
         bench = self.play("")
         (self.out / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
         with unittest.mock.patch("gpu_check.facts.LONGEST_ANSWER_S", 0.1):
-            self.assertEqual(ask_gpu("name"), [])
+            self.assertEqual(ask_gpu(bench.home, "name"), [])
             with training.GpuMemory(bench.home) as memory:
                 pass
         self.assertEqual(memory.peak, 0)
 
     def test_a_small_one_skips_llama_with_a_reason(self):
-        rows = list(llama_parts.llama(self.play("24576\\n")))
-        self.assertEqual([row["answer"] for row in rows], ["skipped"])
-        self.assertIn("80 GB; this one has 24 GiB", rows[0]["note"])
+        bench = self.play("24576\\n")
+        for part, card_gb in (
+            (llama_parts.llama, 80),
+            (llama_parts.budget, 80),
+            (llama_parts.embedding, 32),
+        ):
+            rows = list(part(bench))
+            self.assertEqual([row["answer"] for row in rows], ["skipped"])
+            self.assertIn(f"{card_gb} GB; this one has 24 GiB", rows[0]["note"])
 
     def test_its_size_says_how_many_tokens_a_step_has(self):
         phases = training.gpt(self.play("24576\\n").home).phases
@@ -148,9 +168,49 @@ class OnACardThatIsPlayed(Scratch):
         self.assertEqual(phases, ("4", "4c", "32"))
 
     def test_its_name_and_driver_are_in_the_head(self):
-        self.play("Card 9, 24576, 580.10, 4\\n")
-        head = facts(fake=False, commit="c")
+        head = facts(self.play("Card 9, 24576, 580.10, 4\\n").home, commit="c")
         self.assertEqual((head["device"], head["driver"]), ("Card 9, 24 GiB", "580.10"))
+
+
+class TheBoundOfTransfer(Scratch):
+    def test_has_the_joint_rate_of_both_directions_or_the_busier_one(self):
+        rates = {"from the host pool to the device": 50.0, "from the device to the host pool": 40.0}
+        rates["both ways at once"] = 60.0
+        rows = [{"name": f"64 MiB {name}", "value": rate} for name, rate in rates.items()]
+        rows.append({"name": "64 MiB to the device through the staging ring", "value": 9.0})
+        self.assertIsNone(training_parts.transfer_s(self.bench, 1e9, 1e9))
+        run_part(Part("copies", "?", 9, lambda _: rows), self.bench)
+        for moved, seconds in (((12e9, 12e9), 0.4), ((10e9, 1e9), 0.2), ((0, 8e9), 0.2)):
+            self.assertAlmostEqual(training_parts.transfer_s(self.bench, *moved), seconds)
+
+
+class ATimedStep(Scratch):
+    def test_of_llama_is_one_of_three_and_its_kernels_are_those_of_training(self):
+        arguments = llama_parts._job(self.bench)[0].arguments
+        self.assertNotIn("--deterministic-steps", arguments)
+        self.assertEqual(arguments[arguments.index("--steps") + 1], "5")
+
+
+class StepsInParts(Scratch):
+    def test_are_those_of_a_job_of_which_parts_may_run_during_backward(self):
+        commands = []
+
+        def run(_home, command, _tensors_on_cpu):
+            commands.append([str(word) for word in command])
+            for option in commands[0]:
+                if option.startswith("--stats="):
+                    Path(option[len("--stats=") :]).write_text("{}")
+            Path(commands[0][-1]).write_text("")
+
+        daemon = contextlib.nullcontext("/sockets")
+        with (
+            unittest.mock.patch.object(training, "run", run),
+            unittest.mock.patch.object(Home, "daemon", lambda *_: daemon),
+        ):
+            training.under_memtide(self.bench, training.gpt(self.bench.home), 1, named=True)
+        self.assertIn("--job=gpu-check", commands[0])
+        self.assertIn("--socket-dir=/sockets", commands[0])
+        self.assertNotIn("--skip-non-finite", commands[0])
 
 
 class ARowsPrediction(unittest.TestCase):

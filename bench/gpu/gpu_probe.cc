@@ -2,14 +2,20 @@
 //
 //   gpu_probe QUESTION     runs one of the probes below
 //   gpu_probe --list       prints their names, one on each line
+//   gpu_probe --uuid       prints the UUID of the GPU that they are about, and makes no context
 //
 // A run makes one probe, since some probes end the process's CUDA context. Answers are lines of
 // JSON on standard output. An error goes to standard error, and the exit status is then 1.
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/types/optional.h"
+#include "base/cuda/cuda.h"
+#include "bench/gpu/mapped_memory.h"
 #include "bench/gpu/probes.h"
+#include "daemon/device/open_cuda.h"
 
 namespace memtide::bench {
 namespace {
@@ -54,6 +60,16 @@ int Main(int argc, char** argv) {
     for (const Question& question : kQuestions) std::puts(question.name);
     return 0;
   }
+  if (argc == 2 && std::strcmp(argv[1], "--uuid") == 0) {
+    const absl::StatusOr<std::vector<CudaDeviceFacts>> devices = CudaDevices();
+    OrDie(devices.status());
+    std::puts(devices->front().FormatUuid().c_str());
+    return 0;
+  }
+  // The daemon's device has a process of its own, which is this program with two arguments.
+  const absl::optional<int> status =
+      argc == 3 ? RunGpuProcess(argv[1], argv[2]) : absl::optional<int>();
+  if (status) return *status;
   for (const Question& question : kQuestions) {
     if (argc != 2 || std::strcmp(argv[1], question.name) != 0) continue;
     question.ask();

@@ -83,9 +83,13 @@ int MappedMemory::Export() const {
 }
 
 void MappedMemory::Map() {
+  MapClosed();
+  SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+void MappedMemory::MapClosed() {
   OrDie(Driver().vmm.Map(base_, bytes_, 0, handle_, 0), "cuMemMap");
   mapped_ = true;
-  SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 void MappedMemory::SetAccess(CUmemAccess_flags flags) {

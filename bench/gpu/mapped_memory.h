@@ -35,6 +35,8 @@ class MappedMemory {
   // REQUIRES: each is called once, and Unmap while mapped. The handle may be released while the
   // memory is mapped.
   void Map();
+  // Maps it, and opens it for no access yet.
+  void MapClosed();
   void SetAccess(CUmemAccess_flags flags);
   void Unmap();
   void ReleaseHandle();

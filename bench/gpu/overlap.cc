@@ -60,16 +60,20 @@ double CopiesAlone(const std::vector<Copier*>& copiers) {
 
 void Remap(const std::string& when) {
   MappedMemory chunk = MappedMemory::Create(kChunk);
-  std::vector<double> map, unmap;
+  std::vector<double> map, open, unmap;
   for (int i = 0; i < Scaled(101, 3); ++i) {
     Instant start = Now();
-    chunk.Map();
+    chunk.MapClosed();
+    const Instant mapped = Now();
+    chunk.SetAccess(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    open.push_back(MicrosecondsSince(mapped));
     map.push_back(MicrosecondsSince(start));
     start = Now();
     chunk.Unmap();
     unmap.push_back(MicrosecondsSince(start));
   }
   MedianAndWorst("map 64 MiB and open it, " + when, &map);
+  MedianAndWorst("open it alone, " + when, &open);
   MedianAndWorst("unmap it, " + when, &unmap);
 }
 
@@ -104,10 +108,12 @@ void ProbeRemap() {
                std::chrono::milliseconds(Scaled(1000, 3)));
   Remap("under another kernel");
   OrDie(stream.Finish(), "running a kernel");
-  Copier copier;
-  copier.Start();
-  Remap("under another process's copies");
-  copier.Stop();
+  for (const std::string ways : {"both", "in", "out"}) {
+    Copier copier(ways);
+    copier.Start();
+    Remap("under another process's copies" + (ways == "both" ? "" : " " + ways));
+    copier.Stop();
+  }
 }
 
 }  // namespace memtide::bench

@@ -239,6 +239,7 @@ HostMemoryUse CudaDevice::host_memory() const {
   use.pinned = amounts.pinned;
   use.unpinned = amounts.added - amounts.pinned;
   use.staging = ring_->pinned();
+  use.coherent = facts_.coherent;
   use.numa_node = placement_.node;
   return use;
 }

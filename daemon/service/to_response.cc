@@ -196,6 +196,7 @@ void ToProto(const HostMemoryUse& use, v1::HostMemory* proto) {
   proto->set_pinned_bytes(use.pinned.count());
   proto->set_unpinned_bytes(use.unpinned.count());
   proto->set_staging_bytes(use.staging.count());
+  proto->set_coherent(use.coherent);
   if (use.numa_node) proto->set_numa_node(*use.numa_node);
   for (const auto& [device, node] : use.numa_node_by_device) {
     (*proto->mutable_numa_node_by_device())[device] = node;

@@ -1,8 +1,8 @@
 #!/bin/bash
-# The package has the expected files, and its programs run. $1: memtide.deb.
+# The package has the expected files, and its programs run. $1: memtide.deb. $2: mkdeb.sh.
 set -euo pipefail
 
-deb=$1
+deb=$1 mkdeb=$2
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 dpkg-deb -x "$deb" "$root"
@@ -20,7 +20,6 @@ done <<'FILES'
 755 usr/bin/memtided
 755 usr/bin/memtide
 755 usr/bin/memtide-replay
-644 usr/lib/x86_64-linux-gnu/libmemtide.so.0
 644 usr/include/memtide.h
 644 usr/lib/memtide/python/memtide/__init__.py
 644 usr/lib/memtide/python/memtide/_cli/main.py
@@ -37,7 +36,7 @@ done <<'FILES'
 644 usr/share/memtide/prometheus/rules.yml
 644 usr/share/doc/memtide/copyright
 FILES
-link=$(readlink "$root/usr/lib/x86_64-linux-gnu/libmemtide.so")
+link=$(readlink "$root/usr/lib/$(uname -m)-linux-gnu/libmemtide.so")
 [[ $link == libmemtide.so.0 ]] || fail "libmemtide.so points to $link"
 
 version=$(dpkg-deb -f "$deb" Version)
@@ -46,6 +45,16 @@ said=$("$root/usr/bin/memtided" --version)
 
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc++* && $depends == *libprotobuf* ]] || fail "Depends: $depends"
+
+# Another architecture has its own name, and folder for libraries.
+mkdir "$root/bin"
+printf '#!/bin/sh\necho "shlibs:Depends=libgrpc++1"\n' >"$root/bin/dpkg-shlibdeps"
+chmod 755 "$root/bin/dpkg-shlibdeps"
+DEB_HOST_ARCH=arm64 PATH=$root/bin:$PATH "$mkdeb" "$root/arm64.deb" 1.0 "" \
+  "elf:usr/lib/MULTIARCH/libmemtide.so.0:$0" "data:etc/default/memtided:$0"
+[[ $(dpkg-deb -f "$root/arm64.deb" Architecture) == arm64 ]] || fail "the package is not for arm64"
+dpkg-deb -x "$root/arm64.deb" "$root/arm64"
+[[ -e $root/arm64/usr/lib/aarch64-linux-gnu/libmemtide.so ]] || fail "arm64 has no libmemtide.so"
 
 conffiles=$(dpkg-deb --ctrl-tarfile "$deb" | tar -xO ./conffiles)
 [[ $conffiles == $'/etc/default/memtided\n/etc/needrestart/conf.d/memtide.conf' ]] ||

@@ -4,11 +4,15 @@
 #   mkdeb.sh OUT VERSION SCRIPTS KIND:DESTINATION:FILE...
 #
 # SCRIPTS: files for DEBIAN/ (postinst ...), comma-separated. KIND: elf (a program or library, which
-# gives the dependencies), program or data.
+# gives the dependencies), program or data. MULTIARCH in a destination is Debian's folder for libraries
+# of one architecture. The architecture is the machine's, or that of the environment variable
+# DEB_HOST_ARCH.
 set -euo pipefail
 
 out=$1 version=$2 scripts=$3
 shift 3
+architecture=$(dpkg-architecture -qDEB_HOST_ARCH 2>/dev/null)
+libraries=usr/lib/$(dpkg-architecture -a"$architecture" -qDEB_HOST_MULTIARCH 2>/dev/null)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 package=$root/package
@@ -18,6 +22,7 @@ chmod 755 "$root" "$package" "$package/DEBIAN"
 elf=()
 for spec in "$@"; do
   IFS=: read -r kind destination file <<<"$spec"
+  destination=${destination/#usr\/lib\/MULTIARCH/$libraries}
   mode=0755
   if [[ $kind == data || $destination == *.so.* ]]; then mode=0644; fi
   install -D -m "$mode" "$file" "$package/$destination"
@@ -27,11 +32,12 @@ IFS=, read -ra maintainer_scripts <<<"$scripts"
 for script in "${maintainer_scripts[@]}"; do
   install -m 0755 "$script" "$package/DEBIAN/$(basename "$script")"
 done
-ln -s libmemtide.so.0 "$package/usr/lib/x86_64-linux-gnu/libmemtide.so"
+ln -s libmemtide.so.0 "$package/$libraries/libmemtide.so"
 
-printf 'Source: memtide\n\nPackage: memtide\nArchitecture: amd64\n' >"$root/debian/control"
-depends=$(cd "$root" && dpkg-shlibdeps -O --ignore-missing-info -lpackage/usr/lib/x86_64-linux-gnu \
-  "${elf[@]}" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+printf 'Source: memtide\n\nPackage: memtide\nArchitecture: %s\n' "$architecture" \
+  >"$root/debian/control"
+depends=$(cd "$root" && dpkg-shlibdeps -O --ignore-missing-info -l"package/$libraries" "${elf[@]}" \
+  2>/dev/null | sed -n 's/^shlibs:Depends=//p')
 if [[ -z $depends ]]; then
   echo "dpkg-shlibdeps found no dependencies" >&2
   exit 1
@@ -39,7 +45,7 @@ fi
 cat >"$package/DEBIAN/control" <<CONTROL
 Package: memtide
 Version: $version
-Architecture: amd64
+Architecture: $architecture
 Maintainer: memtide developers <memtide@localhost>
 Depends: $depends, adduser, python3 (>= 3.11)
 Recommends: python3-rich

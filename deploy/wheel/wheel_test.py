@@ -25,7 +25,7 @@ MOST_BYTES = 30 << 20
 PROGRAMS = ("memtide/libmemtide.so", "memtide/memtided", "memtide/memtide-replay")
 # Libraries of the machine that torch needs as well.
 MACHINES_OWN = re.compile(
-    r"(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux-x86-64)\.so\.\d"
+    r"(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|ld-linux-(x86-64|aarch64))\.so\.\d"
 )
 # 54 MiB of parameters, gradients and states: more than both pools hold.
 SMALL = ("--steps", "4", "--layers", "4", "--width", "256", "--batch", "2", "--context", "32")

@@ -134,6 +134,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
       *value = settings.legacy_ipc ? 1 : 0;
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+      *value = settings.coherent ? 1 : 0;
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
       *value = settings.compute_mode;
       return CUDA_SUCCESS;

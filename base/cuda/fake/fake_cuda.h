@@ -13,6 +13,7 @@
 // Two environment variables configure it, read at the first call:
 //   MEMTIDE_FAKE_CUDA=dir=/dev/shm/x,memory=256MiB,devices=2,name=Fake,driver=none,descriptors=no,
 //       legacy_ipc=no,compute_mode=exclusive,mps=yes,mig=yes,import=no,open_ipc=no,
+//       coherent=yes,
 //       maps_under_work=no,time_slices=yes,delay_us=200,cost_us:cuMemMap=2,tensors=backend,
 //       pinned=512MiB,pinned_mb_s=12000,pageable_mb_s=4000,numa_node=1,pci=0000:17:00.0,
 //       mends=no,card=base/cuda/fake/cards/h100,dilation=20
@@ -22,7 +23,8 @@
 //     that memtide refuses; "none" is missing; "no-uvm" fails as if the module nvidia-uvm is not
 //     loaded. compute_mode: "exclusive" lets one process make a context, unless mps=yes;
 //     "prohibited" lets none. mig: the devices are MIG instances, of which a
-//     process sees the first of CUDA_VISIBLE_DEVICES. import, open_ipc: "no" refuses to
+//     process sees the first of CUDA_VISIBLE_DEVICES. coherent: the devices say that they read host
+//     memory by the CPU's page tables. import, open_ipc: "no" refuses to
 //     open another process's memory by descriptor or by legacy handle, whatever the attributes
 //     promise. maps_under_work: with "no" a mapping that is made or removed while the process has
 //     work ends the context. time_slices: with "yes" work waits for 25 ms where another process has
@@ -97,6 +99,14 @@ using PlayKernel = PlayedKernel (*)(void** parameters);
 // Modules, whatever their code is, have a kernel of this name from now on. It may use memory that
 // is mapped when it runs; other memory is an illegal access.
 void DefineKernel(const std::string& name, PlayKernel play);
+
+// A thread of the process captures a CUDA graph on a stream that the default stream waits for, or
+// on another (CU_STREAM_NON_BLOCKING). The fake has no graphs, only what invalidates captures:
+// to wait for the context, and to record an event for it.
+enum class CaptureOn { kBlockingStream, kOtherStream };
+void BeginCapture(CaptureOn stream);
+// Returns whether nothing has invalidated the capture.
+bool EndCapture();
 
 // Sets the delay of copies.
 void SetDelay(Duration delay);

@@ -93,6 +93,8 @@ Settings ReadSettings(const char* text) {
       settings.mps = value != "no";
     } else if (name == "mig") {
       settings.mig = value != "no";
+    } else if (name == "coherent") {
+      settings.coherent = value != "no";
     } else if (name == "import") {
       settings.import = value != "no";
     } else if (name == "open_ipc") {

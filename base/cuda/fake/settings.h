@@ -27,7 +27,7 @@ struct Settings {
   Driver driver = Driver::kUsable;
   bool descriptors = true, legacy_ipc = true;
   CUcomputemode compute_mode = CU_COMPUTEMODE_DEFAULT;
-  bool mps = false, mig = false;
+  bool mps = false, mig = false, coherent = false;
   // Memory of another process can be opened, by descriptor and by legacy handle.
   bool import = true, open_ipc = true;
   bool maps_under_work = true;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cuda/fake/capture.h"
 
 namespace memtide::fake_cuda {
 namespace {
@@ -233,6 +234,7 @@ CUresult cuCtxSynchronize() {
   Process& process = TheProcess();
   Call call(&process, "cuCtxSynchronize", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (memtide::fake_cuda::InvalidateCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return Await(&process, MarkAll(&process));
 }
 

@@ -22,11 +22,13 @@ _UPDATE_BYTES = 70
 # Bytes that the daemon's step reads and writes in host memory for a parameter, and the part of the
 # step that is left after backward.
 _STEP_BYTES, _AFTER_BACKWARD = 14, 0.8
-# The larger direction's bytes over the link in a step, as parts of all states, in a pool of a
-# quarter: where torch steps, states come twice, less what stays; else parameters do.
-_EXACT_MOVES, _STEPPED_MOVES = 1.25, 0.41
-# Copies and kernels that follow one another instead of overlapping.
-_IMPERFECT = 1.2
+# Bytes over the link in a step, as parts of all states, in a pool of a quarter. Where torch steps,
+# those of both directions, as docs/gpu/h100-2026-11-26.md counts chunks: 182 and 145 of 144. Else
+# those of the larger direction: parameters come twice, less what stays.
+_EXACT_MOVES, _STEPPED_MOVES = 2.27, 0.41
+# The time in which nothing is copied: the training thread maps 245 chunks, waits for 190 calls, and
+# moves 293 gradients, at 0.2 to 0.3 ms each.
+_EXACT_SERIAL_S = 0.17
 # The time of dispatch in Python in a step on a core of a server, of which the kernels hide some.
 _DISPATCH_S = 0.11
 
@@ -39,7 +41,8 @@ class Machine:
     tokens: int  # In a step.
     tflops: float
     memory_gb_s: float
-    link_gb_s: float
+    link_gb_s: float  # One way.
+    both_gb_s: float  # Both ways at once.
     host_gb_s: float
 
     @property
@@ -60,8 +63,8 @@ class Machine:
     @property
     def exact_s(self) -> float:
         """A step in a quarter, to the bit."""
-        moving = _EXACT_MOVES * _STATE_BYTES / (self.link_gb_s * 1e9)
-        return _IMPERFECT * max(self.plain_s, moving)
+        moving = _EXACT_MOVES * _STATE_BYTES / (self.both_gb_s * 1e9)
+        return max(self.plain_s, moving) + _EXACT_SERIAL_S
 
     @property
     def stepped_s(self) -> float:
@@ -79,12 +82,13 @@ def machines() -> list[Machine]:
 def table() -> str:
     """The table, in Markdown."""
     rows = [
-        "| machine | tokens a step | TFLOP/s, GB/s of card, link, host | plain | fits / plain | "
-        "1/4, torch steps | 1/4, steps in parts |",
+        "| machine | tokens a step | TFLOP/s, GB/s of card, link, both ways, host | plain | "
+        "fits / plain | 1/4, torch steps | 1/4, steps in parts |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in machines():
-        rates = f"{each.tflops:g}, {each.memory_gb_s:g}, {each.link_gb_s:g}, {each.host_gb_s:g}"
+        speeds = (each.memory_gb_s, each.link_gb_s, each.both_gb_s, each.host_gb_s)
+        rates = ", ".join(f"{speed:g}" for speed in (each.tflops, *speeds))
         cells = [each.name, f"{each.tokens:,}", rates, f"{each.plain_s * 1e3:.0f} ms"]
         cells.append(f"{each.fits_s / each.plain_s:.1f}")
         for ours in (each.exact_s, each.stepped_s):

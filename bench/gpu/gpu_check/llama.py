@@ -1,10 +1,11 @@
 """Trains a model of Llama-3-8B's shape on random tokens: plain PyTorch, without memtide in it.
 
-    llama.py --device cuda --steps 3 --log FILE          plainly, or under `memtide run`
-    llama.py --device cuda --steps 3 --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
+    llama.py --device cuda --log FILE          plainly, or under `memtide run`
+    llama.py --device cuda --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
 
-Parameters, gradients and both moments are bfloat16. Each block, and each piece of the loss, is
-computed again in backward, so that a step of 128K tokens has little in memory besides the states.
+Parameters, gradients and both moments are bfloat16. Each block, unless --no-checkpoint is given,
+and each piece of the loss are computed again in backward, so that a step of 128K tokens has little
+in memory besides the states.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 _ROTATION_BASE = 500000.0
-_LOSS_PIECES = 8  # The logits of a piece alone are in memory.
 
 
 class Block(nn.Module):
@@ -83,6 +83,7 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(options.width)
         self.head = nn.Linear(options.width, options.vocabulary, bias=False)
         self.size = options.width // options.heads
+        self.checkpoints, self.pieces = not options.no_checkpoint, options.loss_pieces
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -95,9 +96,12 @@ class Llama(nn.Module):
         angles = torch.cat((angles, angles), dim=-1)
         cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         for block in self.blocks:
-            x = checkpoint(block, x, cosine, sine, use_reentrant=False)
+            if self.checkpoints:
+                x = checkpoint(block, x, cosine, sine, use_reentrant=False)
+            else:
+                x = block(x, cosine, sine)
         x = self.norm(x).flatten(0, 1)
-        pieces = zip(x.chunk(_LOSS_PIECES), targets.flatten().chunk(_LOSS_PIECES), strict=True)
+        pieces = zip(x.chunk(self.pieces), targets.flatten().chunk(self.pieces), strict=True)
         losses = [checkpoint(self.loss, *piece, use_reentrant=False) for piece in pieces]
         return torch.stack(losses).sum() / targets.numel()
 
@@ -123,6 +127,9 @@ def train(options: argparse.Namespace) -> None:
     torch.set_default_dtype(getattr(torch, options.dtype))
     with torch.device(options.device):
         model = Llama(options)
+    if options.compile:
+        for block in model.blocks:
+            block.compile(backend=options.compile)
     step = (deepspeed_step if options.deepspeed else plain_step)(options, model)
     with options.log.open("w", encoding="utf-8") as log:
         for number in range(options.steps):
@@ -195,7 +202,7 @@ def main() -> None:
         ("sequence", 1024),
         ("sequences", 16),
         ("micro-batches", 8),
-        ("steps", 3),
+        ("steps", 5),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     # The backward pass of attention on a GPU adds up in the order in which its blocks end.
@@ -205,6 +212,10 @@ def main() -> None:
         default=0,
         help="the first steps, which repeat their bits",
     )
+    parser.add_argument("--no-checkpoint", action="store_true", help="compute blocks once")
+    # The logits of a piece alone are in memory.
+    parser.add_argument("--loss-pieces", type=int, default=8)
+    parser.add_argument("--compile", help="compile blocks, with this backend")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--deepspeed", action="store_true")

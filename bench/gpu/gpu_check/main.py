@@ -24,7 +24,14 @@ def chosen(options: argparse.Namespace) -> list[Part]:
     """The parts that the command line names, in their order."""
     if options.part:
         return [part for part in ALL if part.name in options.part]
-    parts = [part for part in ALL if part.essential or not options.essential]
+    groups = options.essential or options.frontier
+    parts = [
+        part
+        for part in ALL
+        if not groups
+        or (options.essential and part.essential)
+        or (options.frontier and part.frontier)
+    ]
     return [part for part in parts if options.peer or not part.peer]
 
 
@@ -32,7 +39,8 @@ def list_parts(parts: list[Part], predictions: Predictions) -> str:
     """The question of each part, its limit, and its predictions."""
     text = []
     for part in parts:
-        kind = ", essential" if part.essential else ", with --peer" if part.peer else ""
+        kinds = {"essential": part.essential, "frontier": part.frontier, "with --peer": part.peer}
+        kind = "".join(f", {kind}" for kind, is_so in kinds.items() if is_so)
         text.append(f"{part.name}: {part.asks} (at most {part.limit_s} s{kind})")
         for name, prediction in predictions.by_part.get(part.name, {}).items():
             text.append(f"    {name}: {prediction} [{prediction.source}]")
@@ -78,7 +86,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path.cwd(), help="where the table goes")
     parser.add_argument("--commit", default="unknown", help="what the tarball was built from")
     parser.add_argument("--fake", action="store_true", help="on the fake CUDA")
-    parser.add_argument("--essential", action="store_true", help="only what takes 15 minutes")
+    parser.add_argument("--essential", action="store_true", help="only what takes 10 minutes")
+    parser.add_argument(
+        "--frontier",
+        action="store_true",
+        help="only 5.5 minutes more: 8 B, and memory against speed",
+    )
     names = [part.name for part in ALL]
     parser.add_argument(
         "--part", action="append", choices=names, metavar="NAME", help="only this one; repeatable"
@@ -103,7 +116,7 @@ def main(arguments: list[str]) -> int:
     bench = Bench(Home(options.home.resolve(), options.fake), options.out.resolve())
     start = time.monotonic()
     run(parts, bench, options.goes_on)
-    head = facts(options.fake, options.commit)
+    head = facts(bench.home, options.commit)
     head["took"] = f"{time.monotonic() - start:.0f} s"
     report = report_of(bench, head, predictions)
     table = report.as_markdown(TITLES)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from gpu_check import facts
 from gpu_check.home import Home
 from gpu_check.parts import Bench
 
-# With it, steps are computed in parts, on the host.
-STEPS_IN_PARTS = "--skip-non-finite"
 MIB = 2**20
 GIB = 2**30
 _SAMPLES_EVERY_MS = 200
@@ -37,6 +35,11 @@ class Job:
     def with_phases(self, *phases: str) -> Job:
         """The same job with the first phases alone."""
         return replace(self, phases=phases)
+
+    def with_more(self, text: str, state_bytes: int | None = None) -> Job:
+        """The same job with more arguments, and perhaps with other states."""
+        arguments = (*self.arguments, *text.split())
+        return replace(self, arguments=arguments, state_bytes=state_bytes or self.state_bytes)
 
     def command(self, log: Path) -> list[str | Path]:
         """The arguments of python."""
@@ -57,6 +60,11 @@ class Trained:
         """The steps of a phase."""
         return [step for step in self.steps if step.get("phase", phase) == phase]
 
+    @property
+    def tensor_bytes(self) -> int:
+        """The most bytes of the device that torch's allocator has held; 0 where it does not say."""
+        return max(int(step.get("reserved_bytes", 0)) for step in self.steps)
+
     def seconds(self, phase: str) -> float:
         """The median of the steps of a phase, without the first ones."""
         seconds = sorted(step["seconds"] for step in self.of(phase)[WARM_UP_STEPS:])
@@ -73,7 +81,7 @@ def gpt(home: Home) -> Job:
         tiny = "--layers 6 --width 256 --context 32 --steps 3 --device fakegpu --dtype float32"
         return Job(script, tuple(tiny.split()), 4 * 4 * 6 * 12 * 256**2, ("2", "2c", "4"))
     full = "--layers 24 --width 2048 --context 1024 --steps 6 --device cuda --dtype bfloat16"
-    card = facts.gpu_bytes()
+    card = facts.gpu_bytes(home)
     phases = ("4", "4c", "32") if card >= 76 * GIB else ("4", "4c", "16")
     if card < 46 * GIB:
         phases = ("1", "1c", "4")
@@ -82,7 +90,9 @@ def gpt(home: Home) -> Job:
 
 def plain(bench: Bench, job: Job) -> Trained:
     """The plain run: made once, and read by later parts that compare with it."""
-    name = "-".join([job.script.stem, *job.arguments]).replace("/", "_").replace("--", "")
+    name = (
+        "-".join([job.script.stem, *job.arguments, *job.phases]).replace("/", "_").replace("--", "")
+    )
     file = bench.out / "references" / f"{name}.json"
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
@@ -101,21 +111,33 @@ def plain(bench: Bench, job: Job) -> Trained:
 def under_memtide(
     bench: Bench,
     job: Job,
-    device_pool: int,
+    device_pool: int | None,
     flags: tuple[str, ...] = (),
     *,
     tensors_on_cpu: bool = False,
+    named: bool = False,
 ) -> Trained:
-    """The same script under `memtide run`, with a host pool for all states, and for the shadow
-    chunks of all but the gradients where steps are in parts. `tensors_on_cpu`: as the fake CUDA
-    has it without torch's device over it."""
-    copies = 2.0 if STEPS_IN_PARTS in flags else 1.1
+    """The same script under `memtide run`, with a host pool for all states. `device_pool`: None
+    where `flags`, which come last and may name pools, too, limit the device otherwise.
+    `tensors_on_cpu`: as the fake CUDA has it without torch's device over it. `named`: as a job of a
+    node's daemon, so that steps are in parts, on the host; the host pool then has room for their
+    shadow chunks, of all states but gradients."""
+    copies = 2.0 if named else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
-    with tempfile.TemporaryDirectory() as scratch:
-        log, stats = Path(scratch) / "log", Path(scratch) / "stats"
-        command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet", *flags]
-        command += [f"--device-pool={device_pool}", f"--host-pool={host_pool}", "--ssd-pool=0"]
+    pools = [f"--host-pool={host_pool}"]
+    if device_pool is not None:
+        pools.append(f"--device-pool={device_pool}")
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        log, stats = scratch / "log", scratch / "stats"
+        command: list[str | Path] = [sys.executable, "-m", "memtide", "run", "--quiet"]
         with GpuMemory(bench.home) as memory:
+            if named:
+                sockets = stack.enter_context(bench.home.daemon(*pools))
+                command += [f"--socket-dir={sockets}", "--job=gpu-check"]
+            else:
+                command += [*pools, "--ssd-pool=0"]
+            command += flags
             run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)
@@ -135,18 +157,17 @@ def run(home: Home, command: list[str | Path], tensors_on_cpu: bool = False) -> 
 
 
 class GpuMemory:
-    """Samples the memory in use of the first GPU during the block, by a program of the driver that
-    makes no context. Without that program, or on the fake CUDA, there is nothing to sample."""
+    """Samples the memory in use of the GPU during the block, by a program of the driver that makes
+    no context. Without that program, or on the fake CUDA, there is nothing to sample."""
 
     def __init__(self, home: Home) -> None:
-        self._program = None if home.fake else shutil.which("nvidia-smi")
+        self._command = [] if home.fake else facts.gpu_question(home, "memory.used")
         self._samples_mib: list[float] = []
 
     def __enter__(self) -> GpuMemory:
-        if self._program is not None:
-            ask = ["--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        if self._command:
             self._process = subprocess.Popen(
-                [self._program, *ask, f"--loop-ms={_SAMPLES_EVERY_MS}"],
+                [*self._command, f"--loop-ms={_SAMPLES_EVERY_MS}"],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -158,7 +179,7 @@ class GpuMemory:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._program is not None:
+        if self._command:
             self._process.kill()
             self._process.wait()
             self._thread.join()

@@ -12,9 +12,16 @@ from gpu_check.training import GIB, MIB, Job, Trained
 
 _Rows = Iterator[dict[str, Any]]
 # The losses of steps in parts: in bfloat16, other roundings than those of the GPU.
-_TOLERANCE = 0.02
+_TOLERANCE = 1e-3
 _FITS_GOAL = 1.1
+# Rows of the part copies: the rates of the link to the device, from it, and of both at once.
+_LINK = (
+    "64 MiB from the host pool to the device",
+    "64 MiB from the device to the host pool",
+    "64 MiB both ways at once",
+)
 _EXACT_GOAL = 1.25
+_CLIPPED_GOAL = 1.05
 
 
 def fits(bench: Bench) -> _Rows:
@@ -39,9 +46,8 @@ def fits(bench: Bench) -> _Rows:
 
 
 def quarter(bench: Bench) -> _Rows:
-    """A quarter of the states in the pool; torch steps on the GPU, to the bit, or in parts on
-    the host."""
-    job, pool = _quarter(bench)
+    """A quarter of the states in the pool; torch steps on the GPU, to the bit."""
+    job, pool = in_a_quarter(training.gpt(bench.home))
     plain = training.plain(bench, job)
     few, clipped, _ = job.phases
     states = f"{job.state_bytes / MIB:.0f} MiB; {pool / MIB:.0f} MiB"
@@ -51,10 +57,19 @@ def quarter(bench: Bench) -> _Rows:
     yield from same_bits("torch steps, clipped: ", plain.of(clipped), exact.of(clipped))
     yield from _speed(bench, "torch steps: ", few, plain, exact, _EXACT_GOAL)
     yield from _parts_of_a_step("torch steps: ", exact.figures)
+    ratio = exact.seconds(clipped) / exact.seconds(few)
+    name = "torch steps: a clipped step / one that is not"
+    yield {"name": name, "value": ratio, "unit": "x", "at_most": _CLIPPED_GOAL}
     yield _emptied("torch steps: ", exact)
     yield from _memory(job, pool, "torch steps: ", plain, exact)
-    flags = (training.STEPS_IN_PARTS,)
-    stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool, flags)
+
+
+def named_job(bench: Bench) -> _Rows:
+    """The same as a named job, whose steps are in parts, on the host."""
+    job, pool = in_a_quarter(training.gpt(bench.home))
+    plain = training.plain(bench, job)
+    few, clipped, _ = job.phases
+    stepped = training.under_memtide(bench, job.with_phases(few, clipped), pool, named=True)
     yield _close("steps in parts: ", plain.of(few), stepped.of(few))
     yield _close("steps in parts, clipped: ", plain.of(clipped), stepped.of(clipped))
     # No goal: the bound leaves out the host's arithmetic.
@@ -64,7 +79,7 @@ def quarter(bench: Bench) -> _Rows:
 
 def chunk_sizes(bench: Bench) -> _Rows:
     """The same in chunks of other sizes than the one that memtide chooses."""
-    job, pool = _quarter(bench)
+    job, pool = in_a_quarter(training.gpt(bench.home))
     few = job.phases[0]
     plain = training.plain(bench, job)
     # The smallest chunk is the only one of which a tiny pool has enough.
@@ -86,7 +101,7 @@ def chunk_sizes(bench: Bench) -> _Rows:
 def collectives(bench: Bench) -> _Rows:
     """Collectives of one process write parameters and gradients in place. They change no value, so
     that the losses are those of a plain run without them."""
-    job, pool = _quarter(bench)
+    job, pool = in_a_quarter(training.gpt(bench.home))
     few = job.phases[0]
     if bench.home.fake:  # Gloo and tensors on the CPU: no backend has collectives for fakegpu.
         job = replace(job, arguments=(*job.arguments, "--device", "cpu"))
@@ -97,8 +112,8 @@ def collectives(bench: Bench) -> _Rows:
     yield _emptied("in place, in a quarter: ", ours)
 
 
-def _quarter(bench: Bench) -> tuple[Job, int]:
-    job = training.gpt(bench.home)
+def in_a_quarter(job: Job) -> tuple[Job, int]:
+    """The job, and a device pool of a quarter of its states."""
     return job, max(16 * MIB, job.state_bytes // 4 // (2 * MIB) * 2 * MIB)
 
 
@@ -136,6 +151,18 @@ def _close(head: str, plain: list[dict[str, Any]], ours: list[dict[str, Any]]) -
     }
 
 
+def within_budget(head: str, limit: int, ours: Trained) -> dict[str, Any]:
+    """The part of --device-memory that a run has used, and the device's peak with contexts."""
+    used = ours.figures["budget"]["device_most_used_bytes"]
+    return {
+        "name": f"{head}script and pool, of --device-memory",
+        "value": used / limit,
+        "unit": "x",
+        "at_most": 1.0,
+        "note": f"the device's peak with contexts: {ours.peak_bytes / GIB:.2f} GiB",
+    }
+
+
 def _emptied(head: str, ours: Trained) -> dict[str, Any]:
     calls = sum(step["emptied"] for step in ours.steps[1:])
     return {
@@ -150,6 +177,8 @@ def _speed(
     bench: Bench, head: str, phase: str, plain: Trained, ours: Trained, goal: float | None
 ) -> _Rows:
     moved = _moved_bytes(ours.figures)
+    # Both directions copy at once.
+    busier = max(moved)
     ours_ms, plain_ms = ours.seconds(phase) * 1e3, plain.seconds(phase) * 1e3
     yield {
         "name": f"{head}step",
@@ -158,16 +187,16 @@ def _speed(
         "note": f"{ours.figures['offloaded_steps']} steps in parts, "
         f"{ours.figures['speculative_steps']['counted']} parts of them during backward",
     }
-    yield {"name": f"{head}bytes over the link per step", "value": moved / MIB, "unit": "MiB"}
-    link = _link_bytes_per_s(bench)
-    if link is None:
+    yield {"name": f"{head}bytes over the link per step", "value": busier / MIB, "unit": "MiB"}
+    moving_s = transfer_s(bench, *moved)
+    if moving_s is None:
         yield {
             "name": f"{head}step against the larger of compute and transfer",
             "answer": "unknown",
             "note": "the part copies, which measures the link, has not run before this one",
         }
         return
-    moving_ms = moved / link * 1e3
+    moving_ms = moving_s * 1e3
     bound_ms = max(plain_ms, moving_ms)
     yield {
         "name": f"{head}step against the larger of compute and transfer",
@@ -194,22 +223,23 @@ def _parts_of_a_step(head: str, figures: dict[str, Any]) -> _Rows:
         yield {"name": f"{head}{name}, a step", "value": value, "unit": "ms", "note": note}
 
 
-def _link_bytes_per_s(bench: Bench) -> float | None:
-    """The slower direction, as the part copies has measured it."""
-    speeds = [
-        float(row["value"]) * 1e9
-        for row in bench.rows_of("copies")
-        if row.get("unit") == "GB/s" and "host pool" in row["name"]
-    ]
-    return min(speeds, default=None)
+def transfer_s(bench: Bench, in_bytes: float, out_bytes: float) -> float | None:
+    """The least time for both: each direction has its rate, and the two together have one, as the
+    part copies has measured them."""
+    found = {row["name"]: row.get("value") for row in bench.rows_of("copies")}
+    rates = [found.get(name) for name in _LINK]
+    if None in rates:
+        return None
+    moved = (in_bytes, out_bytes, in_bytes + out_bytes)
+    return max(part / rate / 1e9 for part, rate in zip(moved, rates, strict=True))
 
 
-def _moved_bytes(figures: dict[str, Any]) -> float:
-    """The bytes of the last step in the busier direction, as both directions copy at once."""
+def _moved_bytes(figures: dict[str, Any]) -> tuple[float, float]:
+    """The bytes of the last step to the device, and from it."""
     record = figures["records"][-1]
     moved = record["moved_bytes"]
-    busier = max(moved["host_to_device_bytes"], moved["device_to_host_bytes"])
-    return float(busier / record["iterations"])
+    each = (moved["host_to_device_bytes"], moved["device_to_host_bytes"])
+    return each[0] / record["iterations"], each[1] / record["iterations"]
 
 
 def _memory(job: Job, pool: int, head: str, plain: Trained, ours: Trained) -> _Rows:

@@ -16,6 +16,7 @@
 #include "daemon/device/first_use/helper.h"
 #include "daemon/device/first_use/helper_protocol.h"
 #include "daemon/device/remote/helper_process.h"
+#include "daemon/device/remote/packet.h"
 
 namespace memtide {
 namespace {
@@ -36,6 +37,7 @@ class Questions {
       : cu_(driver), facts_(facts), helper_(std::move(helper)), answers_(answers) {}
 
   void AskAll() {
+    answers_->set_coherent(facts_.coherent);
     if (facts_.descriptors) {
       answers_->set_descriptors(
           Note("passing memory by descriptor", Pass(MemoryKind::kCudaDescriptor)));
@@ -76,6 +78,9 @@ class Questions {
   // Returns the best of some rounds, in bytes a second.
   absl::StatusOr<double> Copy(CUdeviceptr to, const void* from);
   absl::Status MapUnderWork();
+  // Copies both ways until the helper answers, or for kPatience.
+  absl::Status CopyUntilAnswer();
+  absl::Status CopyUntilAnswer(CUdeviceptr memory, char* host);
 
   const CudaDriver& cu_;
   const CudaDeviceFacts& facts_;
@@ -159,8 +164,37 @@ absl::Status Questions::CopyBesideWork() {
   return status;
 }
 
+absl::Status Questions::CopyUntilAnswer(CUdeviceptr memory, char* host) {
+  CUstream out = nullptr;
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.StreamCreate(&out, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+  const size_t size = kCopied.count();
+  const Instant begun = Now();
+  do {
+    MEMTIDE_RETURN_IF_ERROR(
+        Check(cu_.MemcpyHtoDAsync(memory, host, size, nullptr), "cuMemcpyHtoDAsync"));
+    MEMTIDE_RETURN_IF_ERROR(
+        Check(cu_.MemcpyDtoHAsync(host + size, memory + size, size, out), "cuMemcpyDtoHAsync"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.StreamSynchronize(nullptr), "cuStreamSynchronize"));
+    MEMTIDE_RETURN_IF_ERROR(Check(cu_.StreamSynchronize(out), "cuStreamSynchronize"));
+  } while (!HasPacket(helper_.socket()) && Now() - begun < kPatience);
+  return Check(cu_.StreamDestroy(out), "cuStreamDestroy");
+}
+
+absl::Status Questions::CopyUntilAnswer() {
+  MEMTIDE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaMemory> memory,
+                           Allocate(kCopied * 2, MemoryKind::kCudaDescriptor));
+  MEMTIDE_ASSIGN_OR_RETURN(const CUdeviceptr address, memory->Address());
+  void* host = nullptr;
+  MEMTIDE_RETURN_IF_ERROR(Check(cu_.MemHostAlloc(&host, kCopied.count() * 2, 0), "cuMemHostAlloc"));
+  const absl::Status status = CopyUntilAnswer(address, static_cast<char*>(host));
+  cu_.MemFreeHost(host);
+  return status;
+}
+
 absl::Status Questions::MapUnderWork() {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::string text, helper_.Ask("map"));
+  MEMTIDE_RETURN_IF_ERROR(helper_.Send("map"));
+  Note("copying while another process maps memory", CopyUntilAnswer());
+  MEMTIDE_ASSIGN_OR_RETURN(const std::string text, helper_.Answer());
   double longest_us = 0;
   if (!absl::SimpleAtod(text, &longest_us)) return absl::InternalError(text);
   answers_->set_longest_mapping_ms(longest_us / 1000);

@@ -2,7 +2,8 @@
 //
 // Attributes of a device say what a driver could do, and not what a container, a virtual machine or
 // a security module lets through. So memory is passed to another process, mapped beside running
-// work, copied beside the work of another process, and pinned.
+// work and another process's copies, which make a map ten times as slow, copied beside the work of
+// another process, and pinned.
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_ASK_GPU_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_ASK_GPU_H_
 

@@ -184,7 +184,7 @@ std::vector<std::string> Fallbacks(const CudaDeviceFacts& facts, const v1::GpuAn
   if (answers.pinned_bytes_per_second() == 0) {
     lines.push_back(absl::StrCat(FailureOf(answers, "pinning host memory"),
                                  ": copies go through other memory, which is slower"));
-  } else if (answers.pinned_bytes_per_second() < kSlowPinning) {
+  } else if (!answers.coherent() && answers.pinned_bytes_per_second() < kSlowPinning) {
     lines.push_back(absl::StrCat("host memory is pinned at ",
                                  Speed(answers.pinned_bytes_per_second()),
                                  " only, so a large host pool takes long to start; huge pages help "
@@ -196,7 +196,8 @@ std::vector<std::string> Fallbacks(const CudaDeviceFacts& facts, const v1::GpuAn
 std::string Describe(const v1::GpuAnswers& answers) {
   const auto yes = [](bool is) { return is ? "yes" : "no"; };
   char longest[64];
-  std::snprintf(longest, sizeof(longest), " (at most %.2f ms)", answers.longest_mapping_ms());
+  std::snprintf(longest, sizeof(longest), " (at most %.2f ms beside copies)",
+                answers.longest_mapping_ms());
   const std::string mapping =
       answers.descriptors()
           ? absl::StrCat("; maps beside running work: ", yes(answers.maps_under_work()),
@@ -205,8 +206,10 @@ std::string Describe(const v1::GpuAnswers& answers) {
   return absl::StrCat(answers.gpu(), ": memory passes by descriptor: ", yes(answers.descriptors()),
                       ", by legacy IPC: ", yes(answers.legacy_ipc()), mapping, "; copies ",
                       Speed(answers.copy_bytes_per_second()), ", beside another process's work ",
-                      Speed(answers.copy_bytes_per_second_beside_work()), "; pins ",
-                      Speed(answers.pinned_bytes_per_second()));
+                      Speed(answers.copy_bytes_per_second_beside_work()),
+                      answers.coherent()
+                          ? "; host memory is coherent with it, and not pinned"
+                          : absl::StrCat("; pins ", Speed(answers.pinned_bytes_per_second())));
 }
 
 }  // namespace memtide

@@ -15,6 +15,7 @@
 namespace memtide {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -119,6 +120,27 @@ TEST(FirstUseTest, EachAnswerCanBeNo) {
   EXPECT_TRUE(answers.maps_under_work());
 }
 
+TEST(FirstUseTest, OnCoherentMemoryNothingIsSaidToBePinned) {
+  EXPECT_THAT(Describe(*MeetGpu(Facts(), Options(""))), HasSubstr("; pins "));
+  const auto coherent = [] {
+    CudaDeviceFacts facts = Facts();
+    const HelperSettings settings("coherent=yes");
+    return *MeetGpu(facts, Options(""));
+  };
+  EXPECT_THAT(Describe(coherent()), AllOf(HasSubstr("coherent"), Not(HasSubstr("pins "))));
+}
+
+// A map waits for a turn behind the copies of other processes, as behind a daemon's.
+TEST(FirstUseTest, AMapIsTimedBesideCopiesOfAnotherProcess) {
+  // The process that asks copies out once for each way that memory passes, and then beside maps.
+  const HelperSettings settings("mig=no", "cuMemcpyDtoHAsync:3=1");
+  const v1::GpuAnswers answers = *MeetGpu(Facts(), Options(""));
+  EXPECT_THAT(answers.failures(),
+              ElementsAre(HasSubstr("copying while another process maps memory: cuMemcpyDtoH")));
+  EXPECT_TRUE(answers.maps_under_work());
+  EXPECT_GT(answers.longest_mapping_ms(), 0);
+}
+
 // The GPU ends the contexts of both processes that ask it.
 TEST(FirstUseTest, AGpuThatFailsLeavesTheContextOfThisProcess) {
   const HelperSettings settings("mig=no", "cuMemcpyDtoHAsync:1=700");
@@ -159,6 +181,8 @@ TEST(FallbacksTest, NameWhatIsDoneInstead) {
   answers = Good();
   answers.set_pinned_bytes_per_second(0.2e9);
   EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("pinned at 0.2 GB/s")));
+  answers.set_coherent(true);
+  EXPECT_THAT(Fallbacks(facts, answers), IsEmpty());
   answers.set_pinned_bytes_per_second(0);
   EXPECT_THAT(Fallbacks(facts, answers), ElementsAre(HasSubstr("which is slower")));
 }

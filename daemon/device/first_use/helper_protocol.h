@@ -8,9 +8,9 @@
 //   work                       keeps the GPU busy until the next question: "ok" once it is, and
 //                              another answer when it is no longer
 //   rest                       does nothing, and so ends "work"
-//   map                        maps and unmaps memory while work runs on other memory; "ok" with
-//   the
-//                              longest time of a mapping in microseconds
+//   map                        maps and unmaps memory while work runs on other memory, and the
+//                              daemon copies; "ok" with the longest time of a mapping in
+//                              microseconds
 #ifndef MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROTOCOL_H_
 #define MEMTIDE_DAEMON_DEVICE_FIRST_USE_HELPER_PROTOCOL_H_
 

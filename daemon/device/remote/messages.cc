@@ -17,7 +17,7 @@ constexpr uint8_t kNoKind = 0xFF;
 
 // The messages without their texts, as they are sent.
 struct WireHostMemory {
-  uint64_t pinned, unpinned, staging;
+  uint64_t pinned, unpinned, staging, coherent;
   int64_t numa_node;  // Negative: none.
 };
 struct WireRequest {
@@ -35,11 +35,11 @@ struct WireNotice {
   WireHostMemory host_memory;
 };
 static_assert(std::is_trivially_copyable_v<WireRequest> && sizeof(WireRequest) == 48);
-static_assert(std::is_trivially_copyable_v<WireAnswer> && sizeof(WireAnswer) == 40);
-static_assert(std::is_trivially_copyable_v<WireNotice> && sizeof(WireNotice) == 56);
+static_assert(std::is_trivially_copyable_v<WireAnswer> && sizeof(WireAnswer) == 48);
+static_assert(std::is_trivially_copyable_v<WireNotice> && sizeof(WireNotice) == 64);
 
 WireHostMemory ToWire(const HostMemoryUse& use) {
-  return {use.pinned.count(), use.unpinned.count(), use.staging.count(),
+  return {use.pinned.count(), use.unpinned.count(), use.staging.count(), use.coherent,
           use.numa_node.value_or(-1)};
 }
 
@@ -48,6 +48,7 @@ HostMemoryUse FromWire(const WireHostMemory& wire) {
   use.pinned = Bytes(wire.pinned);
   use.unpinned = Bytes(wire.unpinned);
   use.staging = Bytes(wire.staging);
+  use.coherent = wire.coherent != 0;
   if (wire.numa_node >= 0) use.numa_node = static_cast<int>(wire.numa_node);
   return use;
 }

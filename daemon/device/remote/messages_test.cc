@@ -36,9 +36,11 @@ TEST(MessagesTest, WhatIsEncodedIsDecoded) {
   DeviceAnswer answer;
   answer.status = absl::DataLossError("ECC");
   answer.host_memory.pinned = MiB(3);
+  answer.host_memory.coherent = true;
   const DeviceAnswer answered = *DecodeAnswer(Encode(answer));
   EXPECT_EQ(answered.status, answer.status);
   EXPECT_EQ(answered.host_memory.pinned, MiB(3));
+  EXPECT_TRUE(answered.host_memory.coherent);
 
   DeviceNotice notice;
   notice.what = DeviceNotice::What::kOpened;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from pathlib import Path
 
@@ -10,18 +11,14 @@ from memtide.errors import NotInstalled
 
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
 _SYSTEM_SOCKET_DIR = Path("/run/memtide")
-_LIBRARY_DIRS = ("/usr/local/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu")
 
 
 def find_library() -> Path:
     """libmemtide.so: $MEMTIDE_LIBRARY, else beside this package, else the system's."""
-    return _find(
-        "MEMTIDE_LIBRARY",
-        [
-            _PACKAGE_DIR / "libmemtide.so",
-            *(Path(directory) / "libmemtide.so" for directory in _LIBRARY_DIRS),
-        ],
-    )
+    # The last one is Debian's for the libraries of one architecture.
+    of_system = ("/usr/local/lib", "/usr/lib", f"/usr/lib/{platform.machine()}-linux-gnu")
+    folders = [_PACKAGE_DIR, *map(Path, of_system)]
+    return _find("MEMTIDE_LIBRARY", [folder / "libmemtide.so" for folder in folders])
 
 
 def find_daemon() -> Path:

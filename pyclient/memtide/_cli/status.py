@@ -62,10 +62,12 @@ def _obtainable_line(node: Node) -> str:
 
 
 def host_memory_line(memory: HostMemory) -> str:
-    """The pinned bytes, and the place of host memory; empty where nothing has to be pinned."""
+    """The pinned or coherent bytes, and the place of host memory; empty where nothing has to be
+    pinned."""
     parts = []
     if memory.pinned_bytes or memory.staging_bytes:
-        parts.append(f"{format_size(memory.pinned_bytes)} pinned")
+        how = "coherent with the GPU" if memory.coherent else "pinned"
+        parts.append(f"{format_size(memory.pinned_bytes)} {how}")
         parts.append(f"{format_size(memory.staging_bytes)} of staging buffers")
     if memory.unpinned_bytes:
         through = "staging buffers" if memory.staging_bytes else "the driver's, which is slower"

@@ -83,6 +83,8 @@ class HostMemory:
     pinned_bytes: int = 0
     unpinned_bytes: int = 0  # Copied through the staging buffers: the machine pins no more.
     staging_bytes: int = 0  # Pinned, too.
+    # The GPU reads host memory by the CPU's page tables, so that none is held in place for it.
+    coherent: bool = False
     # Where all of it is; None: on any node, but for that of `numa_node_by_device`.
     numa_node: int | None = None
     # Where devices are on several nodes: that of each, on which its jobs have their host memory.
@@ -329,6 +331,7 @@ def _host_memory(entry: Mapping[str, Any]) -> HostMemory:
         pinned_bytes=int(entry.get("pinned_bytes", 0)),
         unpinned_bytes=int(entry.get("unpinned_bytes", 0)),
         staging_bytes=int(entry.get("staging_bytes", 0)),
+        coherent=bool(entry.get("coherent", False)),
         numa_node=None if node is None else int(node),
         numa_node_by_device={
             int(device): int(number)

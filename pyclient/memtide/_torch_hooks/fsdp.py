@@ -12,6 +12,7 @@ No public name reaches these tensors. In a torch version that has them elsewhere
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -46,20 +47,30 @@ def _adopt(memory: ManagedMemory, parameter: Any) -> None:
 
 def reducing(memory: ManagedMemory, original: Callable[..., None]) -> Callable[..., None]:
     """FSDPParamGroup.post_backward, after which gradients are complete in host memory. On a GPU
-    they are reduced beside what comes next."""
+    they are reduced beside the backward pass of the next group, after which they are adopted: torch
+    waits for them there, too, before it reduces more."""
+    reduced: list[weakref.ref[Any]] = []  # At most the group before this one.
 
     @functools.wraps(original)
     def post_backward(group: Any, *args: Any) -> None:
         original(group, *args)
-        holding = memory.ledger.holding  # Then gradients stay where they are, as all others do.
-        if memory.addresses.here and not holding and gpu_module(group.device.type) is None:
+        if not memory.addresses.here or memory.ledger.holding:
+            return  # While all chunks are held gradients stay where they are, as all others do.
+        if gpu_module(group.device.type) is None:
             _adopt_gradients(memory, group)
+            return
+        before = [known for each in reduced if (known := each()) not in (None, group)]
+        reduced[:] = [weakref.ref(group)]
+        for each in before:
+            each._wait_for_post_backward()
+            _adopt_gradients(memory, each)
 
     return post_backward
 
 
 def finalizing(memory: ManagedMemory, original: Callable[..., None]) -> Callable[..., None]:
-    """FSDPParamGroup.finalize_backward, which waits for gradients that are reduced on a GPU."""
+    """FSDPParamGroup.finalize_backward, which waits for the last gradients that are reduced on a
+    GPU."""
 
     @functools.wraps(original)
     def finalize_backward(group: Any, *args: Any) -> None:

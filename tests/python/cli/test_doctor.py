@@ -102,6 +102,16 @@ def test_what_a_gpu_cannot_do_is_named_with_what_is_done_instead(
     assert "legacy CUDA IPC is used instead" in finding.remedy
 
 
+@pytest.mark.usefixtures("node")
+def test_where_host_memory_is_coherent_none_is_said_to_be_pinned(
+    fake: Callable[[str], None],
+) -> None:
+    fake("coherent=yes,pinned_mb_s=400")
+    finding = doctor._gpu()
+    assert finding.verdict is Verdict.GOOD
+    assert "host memory is coherent with it, and not pinned" in finding.state
+
+
 @pytest.mark.usefixtures("node", "gpu")
 def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTIDE_FAKE_CUDA", "driver=too-old")
@@ -159,7 +169,10 @@ def test_the_status_says_what_is_pinned_and_where() -> None:
     assert status.host_memory_line(HostMemory()) == ""
     line = status.host_memory_line(HostMemory(2 << 30, 0, 16 << 20, numa_node=0))
     assert line == "host memory: 2.00 GiB pinned, 16.0 MiB of staging buffers, on NUMA node 0"
+    line = status.host_memory_line(HostMemory(2 << 30, 0, 16 << 20, coherent=True))
+    assert line == "host memory: 2.00 GiB coherent with the GPU, 16.0 MiB of staging buffers"
     assert "the driver's" in status.host_memory_line(HostMemory(0, 1 << 30))
+    assert inspection.parse({"host_memory": {"coherent": True}}).host_memory.coherent
     reply = {"host_memory": {"numa_node_by_device": {"1": 1, "0": 0}}}
     of_two_nodes = status.host_memory_line(inspection.parse(reply).host_memory)
     where = "of each job on the NUMA node of its device, 0 for device/0, 1 for device/1"

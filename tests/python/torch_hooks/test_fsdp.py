@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -63,16 +64,44 @@ def adopted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return parameters
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_gradients_are_adopted_when_their_device_has_reduced_them(
-    device: str, adopted: list[str]
+class Group:
+    """The gradients of a module, which torch reduces at once."""
+
+    def __init__(self, device: str, name: str, log: list[str]) -> None:
+        self.device = torch.device(device)
+        self.fsdp_params = [SimpleNamespace(sharded_param=name)]
+        self._wait_for_post_backward = lambda: log.append(f"wait for {name}")
+
+
+@pytest.mark.parametrize(
+    ("device", "seen"),
+    [
+        ("cpu", [["c"], ["c", "b"], ["c", "b", "a"]]),
+        # On a GPU the gradients of one group are outside of chunks at most.
+        ("cuda", [[], ["wait for c", "c"], ["wait for c", "c", "wait for b", "b"]]),
+    ],
+)
+def test_gradients_are_adopted_as_backward_goes(
+    device: str, seen: list[list[str]], adopted: list[str]
 ) -> None:
-    shard = SimpleNamespace(sharded_param="a gradient")
-    group = SimpleNamespace(device=torch.device(device), fsdp_params=[shard])
-    fsdp.reducing(_memory(), lambda _: None)(group)
-    assert adopted == (["a gradient"] if device == "cpu" else [])
-    fsdp.finalizing(_memory(), lambda _: None)(group)
-    assert adopted[-1] == "a gradient"
+    groups = [Group(device, name, adopted) for name in "cba"]
+    post_backward = fsdp.reducing(_memory(), lambda _: None)
+    after = []
+    for group in groups:
+        post_backward(group)
+        after.append(list(adopted))
+    assert after == seen
+    finalize = fsdp.finalizing(_memory(), lambda _: None)
+    finalize(groups[-1])
+    assert adopted[-1] == "a"
+
+
+def test_a_group_that_is_gone_is_not_waited_for(adopted: list[str]) -> None:
+    post_backward = fsdp.reducing(_memory(), lambda _: None)
+    post_backward(Group("cuda", "old", adopted))
+    gc.collect()
+    post_backward(Group("cuda", "new", adopted))
+    assert adopted == []
 
 
 def test_gradients_stay_where_they_are_while_all_chunks_are_held(adopted: list[str]) -> None:

@@ -16,6 +16,7 @@ from memtide._capi.client import CUDA_SETTINGS, Access, Places
 from memtide._telemetry.observer import Observer
 from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.on_gpu import device_guards
+from memtide._torch_hooks.on_gpu.lease_dispatch import from_own_gpu
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.runtime import Runtime
 from memtide._util.hook_costs import SAMPLED
@@ -326,6 +327,29 @@ def test_what_cannot_work_says_so(runtime: Runtime, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(FailedPrecondition, match="CUDA_VISIBLE_DEVICES=3 memtide run"):
         device_guards.check_visible_devices(None)
+
+
+def test_data_parallel_is_refused_and_says_what_to_use(runtime: Runtime) -> None:
+    with pytest.raises(FailedPrecondition, match=r"on 2 GPUs .* --nproc-per-node=2"):
+        nn.DataParallel(nn.Linear(4, 4)).replicate(nn.Linear(4, 4), [0, 1])
+
+
+class OnGpu:
+    """A tensor on a GPU, as far as a copy looks at it."""
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+
+    def to(self, device: torch.device) -> Any:
+        assert device.index is not None
+        return OnGpu(device.index)
+
+
+def test_a_copy_to_a_chunk_from_another_gpu_goes_through_the_memory_of_its_own() -> None:
+    chunk, there, on_host = OnGpu(0), OnGpu(1), torch.zeros(1)
+    target, source, *rest = from_own_gpu(chunk, there, True)
+    assert (target, source.device, rest) == (chunk, chunk.device, [True])
+    assert from_own_gpu(chunk, on_host) == (chunk, on_host), "which torch copies on the chunk's GPU"
 
 
 def test_a_refused_graph_leaves_the_current_stream_as_it_was(

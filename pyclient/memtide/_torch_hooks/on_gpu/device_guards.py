@@ -139,6 +139,19 @@ def _refuse_graphs() -> None:
     )
 
 
+def replicating(_original: Callable[..., Any]) -> Callable[..., Any]:
+    """nn.DataParallel.replicate, which copies parameters past torch's dispatcher to other GPUs."""
+
+    def replicate(_model: Any, _module: Any, device_ids: Any) -> None:
+        raise FailedPrecondition(
+            f"nn.DataParallel on {len(device_ids)} GPUs does not work under memtide, which manages "
+            "one GPU in each process: use DistributedDataParallel (memtide run torchrun "
+            f"--nproc-per-node={len(device_ids)} ...)"
+        )
+
+    return replicate
+
+
 def initializing(memory: ManagedMemory, original: Callable[[], None]) -> Callable[[], None]:
     """torch.cuda._lazy_init, by which torch begins to use CUDA in a process. It knows whether torch
     itself has used CUDA before a fork, but memtide begins before the script does."""

@@ -23,6 +23,8 @@ from collections.abc import Set
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from memtide._capi.client import Places
 from memtide._memory.device_oom import (
     DeviceOomHandler,
@@ -49,11 +51,20 @@ from memtide._torch_hooks.own_mode import OwnMode
 from memtide.errors import ResourceExhausted
 
 _NONE: frozenset[int] = frozenset()
+_COPY = torch.ops.aten.copy_.default
 
 
 @lru_cache(maxsize=4096)  # Steps repeat their operations.
 def _places(numbers: frozenset[int]) -> Places:
     return Places(numbers)
+
+
+def from_own_gpu(target: torch.Tensor, source: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
+    """The arguments of a copy between tensors of which one is in a chunk. torch copies on the
+    source's GPU, and chunks are open to their own alone: what another GPU has comes first."""
+    if source.device != target.device and source.device.type == target.device.type:
+        source = source.to(target.device)
+    return target, source, *rest
 
 
 class LeaseDispatchMode(OwnMode):
@@ -93,6 +104,8 @@ class LeaseDispatchMode(OwnMode):
         if self.observed is not None:
             self.observed[0].update(reads)
             self.observed[1].update(writes)
+        if func is _COPY:
+            args = from_own_gpu(*args)
         try:
             return self._run(func, args, kwargs, reads, writes)
         except ResourceExhausted as error:

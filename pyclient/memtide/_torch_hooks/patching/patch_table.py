@@ -252,6 +252,7 @@ PATCHES: tuple[Patch, ...] = (
             when=When.EVERYTHING,
             since=(2, 6),
             absent="gradients of sharded parameters stay in ordinary memory",
+            beside=("_wait_for_post_backward",),
         )
         for name, make in (
             ("post_backward", fsdp.reducing),
@@ -394,6 +395,13 @@ PATCHES: tuple[Patch, ...] = (
         name="__enter__",
         why="it changes the current stream before a capture, which is refused, begins",
         make=lambda _: device_guards.entering_graphs,
+        when=When.GPU,
+    ),
+    Patch(
+        owner="torch.nn.parallel.data_parallel:DataParallel",
+        name="replicate",
+        why="it copies parameters past the dispatcher, to GPUs to which chunks are not open",
+        make=lambda _: device_guards.replicating,
         when=When.GPU,
     ),
     *(
