@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT / "bench" / "gpu"), str(_ROOT / "examples")]
+sys.path[:0] = [str(_ROOT / "bench" / "gpu" / "gpu_check"), str(_ROOT / "examples")]
 
-from gpu_check import trainee  # noqa: E402
+import trainee  # noqa: E402
 
 _spend = ctypes.CDLL(os.environ["MEMTIDE_LIBRARY"]).memtide_fake_spend
 

@@ -20,7 +20,6 @@ from memtide._optimizer_step.accesses import accesses, collisions
 from memtide._telemetry.observer import Observer
 from memtide._util.script_modes import in_mode_of_script
 
-
 # Of what may be leased of a GPU one group is updated, the next comes, and the last one leaves.
 _GROUPS_ON_GPU = 4
 
