@@ -234,7 +234,7 @@ def _gpu_model(context: Context) -> Samples:
     import gpu_model
 
     try:
-        return gpu_model.measure(context.binaries, context.root, 3 if context.smoke else 6)
+        return gpu_model.measure(context.binaries, context.root, 3 if context.smoke else 14)
     except (gpu_model.NotPlayed, fake_gpu.NotBuilt) as error:
         raise SuiteFailed(str(error)) from None
 

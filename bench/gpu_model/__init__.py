@@ -24,7 +24,7 @@ from figures import Pair
 CARDS = ("h100", "h200")
 DILATION = 10
 MIB = 2**20
-_WARM_UP_STEPS = 2
+_WARM_UP_STEPS = 10  # By then the plan of slots is in force, and mappings stay.
 _TIMEOUT_S = 300
 _SCRIPT = Path(__file__).with_name("played_script.py")
 _SHAPE = "--layers 24 --width 2048 --context 1024 --phases 4 --device fakegpu --dtype bfloat16"
@@ -67,7 +67,7 @@ def measure(binaries: Path, root: Path, steps: int) -> dict[str, list[Pair]]:
             ("step", 0.0, played.step_ms),
             ("link", link_ms, played.step_ms),
             ("maps", 0.0, played.a_step("maps")),
-            ("calls", 0.0, played.a_step("calls")),
+            ("calls", 0.0, played.a_step("blocking_calls")),
         ):
             samples[f"gpu_model.{card}.{figure}"] = [Pair(limit, product, others)]
     return samples
@@ -100,7 +100,7 @@ def play(
         if done.returncode != 0:
             raise NotPlayed(done.stderr.strip())
         lines = log.read_text(encoding="utf-8").splitlines()
-        seconds = sorted(json.loads(line)["seconds"] for line in lines[_WARM_UP_STEPS:])
+        seconds = sorted(json.loads(line)["seconds"] for line in lines[min(_WARM_UP_STEPS, len(lines) - 1) :])
         records = json.loads(stats.read_text(encoding="utf-8"))["records"]
     return Played(seconds[len(seconds) // 2] * 1e3 / DILATION, records[-1])
 

@@ -13,9 +13,10 @@
 //      (cuda_context.h). The event of that epoch is recorded later, and so includes all work of the
 //      context up to EndUse, on every stream (cuCtxRecordEvent; with drivers before CUDA 12.5, on
 //      those that CoverStreams has named, or step 3 waits for the whole context instead).
-//   3. Unmap waits for the event of that epoch or a later one, then unmaps. Only then does the
-//      lease return to the daemon, whose copy therefore finds every byte written, and whose next
-//      tenant of the slot is not disturbed.
+//   3. Unmap waits for the event of that epoch or a later one, then unmaps, or keeps the mapping
+//      for the next lease of the same slot (kept_mappings.h). Only then does the lease return to
+//      the daemon, whose copy therefore finds every byte written, and whose next tenant of the slot
+//      is not disturbed.
 //   4. The daemon waits for its own copies before it grants a lease, and mapping is complete before
 //      Acquire returns; so work launched after Acquire finds the bytes.
 //   5. If the context is lost, the work that it still had is never done, and Unmap says so. The

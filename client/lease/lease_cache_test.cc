@@ -91,6 +91,27 @@ TEST(LeaseCacheTest, LeavingLeasesAreTakenInTheMomentAfterTheirLastUse) {
   EXPECT_EQ(cache.TakeLeaving(), Places({2}));
 }
 
+TEST(LeaseCacheTest, LeasesAheadNeedNoReleaseAndCountNoUse) {
+  LeaseCache cache = Bound(6, 3);
+  Hold(&cache, {0}, Access::kRead);
+  Acquire(&cache, {1}, Access::kRead);
+  EXPECT_EQ(cache.PlanAhead().next, LeasePlan::Next::kDone);
+  cache.SetAhead({{ChunkId(102), ChunkId(103), ChunkId(199)}, {ChunkId(100), ChunkId(101)}});
+  // 1 is in use, so that it cannot be upgraded now; the budget has room for one more.
+  const LeasePlan writes = cache.PlanAhead();
+  EXPECT_EQ(writes.upgrade, Places({0}));
+  EXPECT_TRUE(writes.fetch.empty() && writes.release.empty());
+  cache.Granted(writes);
+  EXPECT_TRUE(cache.HasAhead());
+  const LeasePlan reads = cache.PlanAhead();
+  EXPECT_EQ(reads.fetch, Places({2}));
+  cache.Granted(reads);
+  EXPECT_FALSE(cache.HasAhead());
+  EXPECT_EQ(cache.counts().in_use, 1u);
+  EXPECT_EQ(cache.Acquire(Places({2}), Access::kRead)->next, LeasePlan::Next::kDone);
+  cache.CheckInvariants();
+}
+
 TEST(LeaseCacheTest, ASmallerBudgetIsReachedAsUsesEnd) {
   LeaseCache cache = Bound(6, 5);
   Hold(&cache, {0, 1}, Access::kRead);

@@ -1,6 +1,7 @@
 // On a GPU chunks come back to the slots that they had.
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <vector>
 
 #include "daemon/engine/testing/engine_harness.h"
@@ -42,6 +43,9 @@ class FixedSlotsTest : public testing::Test, public EngineHarness {
       const FetchReply reply = std::get<FetchReply>(ReplyTo(fetch.call).value);
       regions.push_back(reply.leases.at(0).place.region);
       leaving_ += reply.leaving;
+      ahead_.insert(reply.ahead.writes.begin(), reply.ahead.writes.end());
+      EXPECT_TRUE(reply.ahead.reads.empty()) << "each use writes";
+      if (ahead_.erase(chunks_[n]) > 0) ++named_ahead_;
       held_.push_back(chunks_[n]);
       for (uint32_t i = 0; i < reply.leaving; ++i) {
         const auto found = std::find(held_.begin(), held_.end(), reply.eviction_hints[i]);
@@ -67,7 +71,8 @@ class FixedSlotsTest : public testing::Test, public EngineHarness {
   SessionId session_;
   std::vector<ChunkId> chunks_;
   std::deque<ChunkId> held_;
-  size_t leaving_ = 0;
+  std::set<ChunkId> ahead_;  // Named as ready, and not used since.
+  size_t leaving_ = 0, named_ahead_ = 0;
 };
 
 TEST_F(FixedSlotsTest, AChunkComesBackToItsSlotInEachIteration) {
@@ -76,6 +81,13 @@ TEST_F(FixedSlotsTest, AChunkComesBackToItsSlotInEachIteration) {
   const std::vector<RegionId> once = Iterate();
   EXPECT_EQ(Iterate(), once);
   EXPECT_EQ(Iterate(), once);
+}
+
+TEST_F(FixedSlotsTest, ChunksThatAreThereAreNamedAheadOfTheirUses) {
+  for (int i = 0; i < 8; ++i) Iterate();
+  named_ahead_ = 0;
+  Iterate();
+  EXPECT_GE(named_ahead_, kChunks - 2);
 }
 
 TEST_F(FixedSlotsTest, TheNextChunksOfASlotComeBeforeTheyAreUsed) {

@@ -87,7 +87,7 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   const VirtualTime expected = NextUseOfContent(core_.chunks, chunk);
   if (expected > time) return Prefetch::kSkipped;
   // What has no content yet comes without a transfer, but into its own slot, too.
-  const bool comes_new = !chunk.has_content() && !chunk.slot(tier) &&
+  const bool comes_new = !chunk.has_content() && !chunk.copies().discarded && !chunk.slot(tier) &&
                          job.forecast.PlannedSlot(tier, member).has_value();
   const bool there = IsThere(chunk, tier) && !comes_new;
   const bool coming = chunk.pinned() || chunk.prefetch_to.value_or(Tier::kSsd) <= tier;

@@ -23,6 +23,12 @@ void Model::Accept(const Call& call, const FetchCall& fetch, const FetchReply& r
   }
   for (size_t at = 0; at < reply.leases.size(); ++at) Grant(fetch, at, reply.leases[at]);
   if (!verdict_.ok()) return;
+  for (const auto* named : {&reply.ahead.reads, &reply.ahead.writes, &reply.eviction_hints}) {
+    for (const ChunkId chunk : *named) {
+      if (state_.Owns(fetch.session, chunk)) continue;
+      return Broken(absl::StrCat("names chunk ", chunk.value(), ", which is not there"));
+    }
+  }
   const JobState* job = state_.JobOf(fetch.session);
   const JobId id = state_.FindSession(fetch.session)->job;
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

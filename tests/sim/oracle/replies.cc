@@ -202,6 +202,7 @@ void Model::CheckValueKind(const Call& call, const Reply& reply) {
     if (std::holds_alternative<DescribeCall>(call.event)) expected = 4;
     if (std::holds_alternative<InspectCall>(call.event)) expected = 5;
     if (std::holds_alternative<ResizeCall>(call.event)) expected = 6;
+    if (std::holds_alternative<ReportCall>(call.event)) expected = 11;
     if (const auto* step = std::get_if<StepCall>(&call.event)) {
       expected = step->work == nullptr ? 8 : 0;
     }
