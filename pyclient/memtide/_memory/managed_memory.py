@@ -12,6 +12,7 @@ from memtide._memory.arenas import Arenas
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.left_memory import LeftMemory
 from memtide._memory.memory_pressure import MemoryPressure
+from memtide._memory.novelty import Novelty
 from memtide._memory.tensor_allocator import TensorAllocator
 from memtide._util.hook_costs import HookCosts
 
@@ -45,3 +46,4 @@ class ManagedMemory:
         self.allocator = TensorAllocator(client, self.arenas, self.pressure)
         self.left = LeftMemory(self.addresses.device)
         self.costs = HookCosts()
+        self.novelty = Novelty(client, self.addresses, ledger)

@@ -87,13 +87,9 @@ def print_summary(summary: Summary, console: Console) -> None:
         f"{waits['unmap']:.2f} unmapping)",
         style="dim",
     )
-    hooks = summary.hooks
-    if hooks["operations"]:
-        console.print(
-            f"{hooks['operations']} operations dispatched in {hooks['dispatch_ns'] / 1e9:.2f} s, "
-            f"{hooks['gradients']} gradients moved in {hooks['gradient_ns'] / 1e9:.2f} s",
-            style="dim",
-        )
+    for line in (protected_line(summary), _hooks_line(summary.hooks)):
+        if line:
+            console.print(line, style="dim")
 
 
 def print_advice(present: Estimate, best: Estimate, console: Console) -> None:
@@ -176,6 +172,18 @@ def outside_line(summary: Summary) -> str:
     )
 
 
+def protected_line(summary: Summary) -> str:
+    """The iterations in which released chunks were unmapped; empty in host memory, where there are
+    page faults."""
+    protected = summary.client["protected_iterations"]
+    if not protected:
+        return ""
+    return (
+        f"{protected} of {summary.iterations} iterations protected: each access without a lease "
+        "was fatal"
+    )
+
+
 def print_if_nothing_managed(summary: Summary, console: Console, subject: str = "memtide") -> None:
     """Prints a warning if this process did not train, or trained without any chunk."""
     if summary.chunks or summary.client["acquires"]:
@@ -192,6 +200,15 @@ def print_if_nothing_managed(summary: Summary, console: Console, subject: str = 
         "tensor there that memtide can manage (fully_shard is supported, the older "
         f"FullyShardedDataParallel is not). If the script trains on another device: {advice}",
         style="yellow",
+    )
+
+
+def _hooks_line(hooks: Mapping[str, int]) -> str:
+    if not hooks["operations"]:
+        return ""
+    return (
+        f"{hooks['operations']} operations dispatched in {hooks['dispatch_ns'] / 1e9:.2f} s, "
+        f"{hooks['gradients']} gradients moved in {hooks['gradient_ns'] / 1e9:.2f} s"
     )
 
 

@@ -60,6 +60,8 @@ class ModuleHooks(StepPhase):
         self._addresses = memory.addresses
         self._names = names
         self._ledger = memory.ledger
+        # In host memory each access without a lease is a page fault, new or not.
+        self._novelty = memory.novelty if memory.ledger.strict else None
         self._observer = observer
         self._managed = managed
         self._known: weakref.WeakKeyDictionary[torch.nn.Module, ModuleParameters] = (
@@ -124,8 +126,10 @@ class ModuleHooks(StepPhase):
                 torch_modules.register_module_forward_hook(self.after_forward, always_call=True),
             ]
 
-    def before_forward(self, module: torch.nn.Module, _inputs: Any) -> None:
+    def before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         """Global forward pre-hook."""
+        if self._novelty is not None and not is_captured():
+            self._novelty.enter_module(module, inputs)
         if _holds_nothing(module) or is_captured() or not self._addresses.here:
             return
         known = self.prepare(self.look_at(module))
@@ -141,6 +145,8 @@ class ModuleHooks(StepPhase):
 
     def after_forward(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
         """Global forward hook; also called if forward raises."""
+        if self._novelty is not None:
+            self._novelty.leave_module(module)
         if _holds_nothing(module) or is_captured():
             return
         stack = self._stack()

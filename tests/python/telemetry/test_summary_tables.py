@@ -7,7 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from memtide._daemon import inspection
-from memtide._telemetry.summary_tables import _traffic_table, kinds_table, pools_table, steps_line
+from memtide._telemetry.summary_tables import (
+    _traffic_table,
+    kinds_table,
+    pools_table,
+    protected_line,
+    steps_line,
+)
 from rich.console import Console
 
 
@@ -68,3 +74,12 @@ def test_a_run_that_moved_nothing_says_so_once() -> None:
     console.print(_traffic_table(idle))
     assert shown.getvalue().count("0.250 s") == len(names) > 1
     assert shown.getvalue().count("nothing") == 1 + 2
+
+
+def test_protected_iterations_are_counted_where_there_are_any() -> None:
+    def line(protected: int) -> str:
+        summary: Any = SimpleNamespace(iterations=120, client={"protected_iterations": protected})
+        return protected_line(summary)
+
+    assert line(3).startswith("3 of 120 iterations protected: ")
+    assert line(0) == "", "there are page faults in host memory"

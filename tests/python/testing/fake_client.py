@@ -71,6 +71,7 @@ class FakeClient(FakeSteps):
         self.kinds: dict[int, Kind] = {}
         self.most_host_homes = places
         self.host_homes: set[int] = set()
+        self.protections = 0
         self.discarded: list[tuple[int, ...]] = []  # The places of each call.
         self.duplicated: list[tuple[int, ...]] = []  # As before.
         self.uses: Counter[int] = Counter()
@@ -159,6 +160,9 @@ class FakeClient(FakeSteps):
     def end_iteration(self) -> None:
         self.reported.append(None)
 
+    def protect(self) -> None:
+        self.protections += 1
+
     def resize(self, device_share_bytes: int, timeout_ms: int = -1) -> None:
         self.slots = device_share_bytes // CHUNK_BYTES
         self.lease_budget = self.slots - 1
@@ -187,6 +191,8 @@ class FakeClient(FakeSteps):
             0,
             self.lease_budget,
             self.slots,
+            0,
+            0,
             0,
             0,
             0,

@@ -37,6 +37,7 @@ class CompiledLeases:
     def __init__(self, memory: ManagedMemory, elastic: DeviceOomHandler) -> None:
         self._addresses = memory.addresses
         self._ledger = memory.ledger
+        self._novelty = memory.novelty
         self._elastic = elastic
 
     def wrapping_graphs(self, original: Function) -> Function:
@@ -46,6 +47,7 @@ class CompiledLeases:
         def _create_runtime_wrapper(
             compiled_fn: Function, *, runtime_metadata: Any, **options: Any
         ) -> Function:
+            self._novelty.see_graph()
             call = original(compiled_fn, runtime_metadata=runtime_metadata, **options)
             inputs = enumerate(runtime_metadata.input_info)
             written = {index for index, one in inputs if one.mutates_data}

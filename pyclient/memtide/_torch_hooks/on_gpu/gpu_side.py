@@ -84,6 +84,7 @@ class GpuSide(DeviceSide):
         self.switch.end_phase()
 
     def end_iteration(self) -> None:
+        self._memory.novelty.end_iteration()
         self.elastic.end_iteration()
         self.switch.end_step()
 

@@ -67,6 +67,7 @@ class LeafModules:
     ) -> None:
         self._addresses = memory.addresses
         self._ledger = memory.ledger
+        self._novelty = memory.novelty
         self._module_hooks = module_hooks
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
@@ -144,12 +145,14 @@ class LeafModules:
         if mode is None:
             return original(module, value)
         if not module._parameters:
+            self._novelty.see_leaf(module, value)
             return self._run(module, value)
         known = self._module_hooks.look_at(module)
         if known.is_leaf is None:
             return self._observe(module, value, mode, known, original)
         if not known.is_leaf:
             return original(module, value)
+        self._novelty.see_leaf(module, value)
         self._module_hooks.prepare(known)
         try:
             self._ledger.begin_use(known.places, _NO_PLACES)

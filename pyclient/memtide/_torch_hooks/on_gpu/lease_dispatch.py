@@ -77,6 +77,8 @@ class LeaseDispatchMode(OwnMode):
         self._ledger = memory.ledger
         self._elastic = elastic
         self._costs = memory.costs
+        self._novelty = memory.novelty
+        self._known = memory.novelty.operations
         self._began_ns = 0  # When the operation began that is measured; 0: none is.
         # While somebody observes: the places that operations have read, and have written.
         self.observed: tuple[set[int], set[int]] | None = None
@@ -95,6 +97,8 @@ class LeaseDispatchMode(OwnMode):
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
         if only_views(func) or not self._addresses.here:
             return func(*args, **kwargs)
+        if func not in self._known:
+            self._novelty.see_operation(func)
         self._began_ns = self._costs.begins_sample()
         if touches_none(self._addresses, args) and (
             not kwargs or touches_none(self._addresses, kwargs.values())
