@@ -159,6 +159,7 @@ void Client::Abandon() {
   }
   // tidy(raw-new): leaked on purpose, see above.
   static_cast<void>(new std::thread(std::move(reclaimer_)));
+  // tidy(raw-new): leaked on purpose, see above.
   static_cast<void>(new std::thread(std::move(ahead_)));
 }
 

@@ -5,7 +5,7 @@ namespace memtide::client {
 void SessionEvents::Attach(LeaseMonitor* leases) {
   const MutexLock lock(&mutex_);
   leases_ = leases;
-  for (const auto& [id, share] : gone_) leases->RegionGone(id, share);
+  for (const auto& [id, share] : gone_) leases->SetShare(share, id);
   if (budget_.has_value()) leases->SetSoftBudget(*budget_);
   if (!lost_.ok()) leases->FailWith(lost_);
 }
@@ -17,7 +17,7 @@ void SessionEvents::RegionArrived(RegionId id, Region region) {
 void SessionEvents::RegionGone(RegionId id, const DeviceShare& share) {
   const MutexLock lock(&mutex_);
   if (leases_ != nullptr) {
-    leases_->RegionGone(id, share);
+    leases_->SetShare(share, id);
   } else {
     gone_.emplace_back(id, share);
   }

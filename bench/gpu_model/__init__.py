@@ -100,7 +100,8 @@ def play(
         if done.returncode != 0:
             raise NotPlayed(done.stderr.strip())
         lines = log.read_text(encoding="utf-8").splitlines()
-        seconds = sorted(json.loads(line)["seconds"] for line in lines[min(_WARM_UP_STEPS, len(lines) - 1) :])
+        settled = lines[min(_WARM_UP_STEPS, len(lines) - 1) :]
+        seconds = sorted(json.loads(line)["seconds"] for line in settled)
         records = json.loads(stats.read_text(encoding="utf-8"))["records"]
     return Played(seconds[len(seconds) // 2] * 1e3 / DILATION, records[-1])
 

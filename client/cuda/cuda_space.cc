@@ -223,8 +223,8 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
         "the daemon lent ", FormatBytes(chunk_size()), " at byte ", offset.count(),
         " of GPU memory of ", FormatBytes(region->size), ", which can only be mapped whole"));
   }
-  MEMTIDE_ASSIGN_OR_RETURN(const bool kept, TakeKept(place, region));
-  if (kept) return absl::OkStatus();
+  MEMTIDE_ASSIGN_OR_RETURN(const bool is_mapped, TakeKept(place, region));
+  if (is_mapped) return absl::OkStatus();
   MEMTIDE_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, Import(region));
   MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
   MEMTIDE_RETURN_IF_ERROR(

@@ -8,13 +8,13 @@ bool KeptMappings::Release(PlaceId place) {
 }
 
 std::vector<PlaceId> KeptMappings::Kept(const Region* region) const {
-  std::vector<PlaceId> kept;
+  std::vector<PlaceId> places;
   for (uint32_t place = 0; place < entries_.size(); ++place) {
     const Entry& entry = entries_[place];
     if (entry.held || entry.region == nullptr) continue;
-    if (region == nullptr || entry.region == region) kept.push_back(PlaceId(place));
+    if (region == nullptr || entry.region == region) places.push_back(PlaceId(place));
   }
-  return kept;
+  return places;
 }
 
 void KeptMappings::EndIteration() {

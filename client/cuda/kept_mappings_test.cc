@@ -41,7 +41,7 @@ class KeptMappingsSpaceTest : public testing::Test {
   // Maps the region at the place, and unmaps it again.
   void Use(PlaceId place, Region* region) {
     ASSERT_TRUE(space_->Map(place, region, Bytes(0), Access::kWrite).ok());
-    strcpy(space_->address(place), "used");
+    memcpy(space_->address(place), "used", 5);
     ASSERT_TRUE(space_->Unmap(place).ok());
   }
 

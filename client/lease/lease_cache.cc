@@ -17,13 +17,7 @@ LeaseCache::LeaseCache(const Options& options)
   MEMTIDE_CHECK(options.places > 0);
 }
 
-bool LeaseCache::IsMoving(State state) {
-  return state == State::kLeasing || state == State::kUpgrading || state == State::kReleasing;
-}
-
-bool LeaseCache::IsHeld(State state) {
-  return state == State::kReading || state == State::kUpgrading || state == State::kWriting;
-}
+bool LeaseCache::IsIdle(const Entry& entry) { return IsHeld(entry.state) && entry.uses == 0; }
 
 bool LeaseCache::IsRecent(uint32_t place) const {
   return std::find(std::begin(recent_), std::end(recent_), place) != std::end(recent_);
@@ -96,16 +90,16 @@ void LeaseCache::Kept(absl::Span<const PlaceId> places) {
 }
 
 bool LeaseCache::IsBound(PlaceId place) const {
-  return place.value() < entries_.size() && at(place).state != State::kUnbound;
+  return place.value() < entries_.size() && entries_[place.value()].state != State::kUnbound;
 }
 
 bool LeaseCache::IsAbsent(PlaceId place) const {
-  return IsBound(place) && at(place).state == State::kAbsent;
+  return IsBound(place) && entries_[place.value()].state == State::kAbsent;
 }
 
 ChunkId LeaseCache::chunk(PlaceId place) const {
   MEMTIDE_CHECK(IsBound(place)) << Name(place);
-  return at(place).chunk;
+  return entries_[place.value()].chunk;
 }
 
 // --- Leases ---
@@ -305,6 +299,7 @@ absl::Status LeaseCache::EndUse(absl::Span<const PlaceId> places) {
 
 LeaseCache::Counts LeaseCache::counts() const {
   Counts counts;
+  counts.budget = limits_.budget();
   counts.bound = bound_;
   counts.held = held_;
   counts.in_use = in_use();

@@ -53,8 +53,28 @@ struct LeasePlan {
   // For Granted and Refused: the held places whose use is reserved, and whether uses are counted.
   std::vector<PlaceId> hits;
   bool counts_uses = true;
-  bool is_ahead = false;  // Of PlanAhead().
+  bool is_ahead = false;  // PlanAhead() made it.
 };
+
+// The state of a place: see LeaseCache.
+enum class PlaceState : uint8_t {
+  kUnbound,
+  kAbsent,
+  kLeasing,
+  kReading,
+  kUpgrading,
+  kWriting,
+  kReleasing
+};
+
+inline bool IsMoving(PlaceState state) {
+  return state == PlaceState::kLeasing || state == PlaceState::kUpgrading ||
+         state == PlaceState::kReleasing;
+}
+inline bool IsHeld(PlaceState state) {
+  return state == PlaceState::kReading || state == PlaceState::kUpgrading ||
+         state == PlaceState::kWriting;
+}
 
 class LeaseCache {
  public:
@@ -63,7 +83,7 @@ class LeaseCache {
     uint32_t budget = 1;  // Leases held at most, unless all are in use. Not zero.
   };
   struct Counts {
-    uint32_t bound = 0, held = 0, in_use = 0, idle = 0, moving = 0;
+    uint32_t bound = 0, held = 0, in_use = 0, idle = 0, moving = 0, budget = 0;
   };
 
   // REQUIRES: options.places and options.budget are not zero.
@@ -120,9 +140,9 @@ class LeaseCache {
   // --- Reclaim; each Take function marks the places that it returns as moving ---
 
   // Replaces the eviction hints: leased chunks to release before all others, in this order. Chunks
-  // without a place are ignored. TakeLeaving() takes the first `leaving` as they become idle.
+  // without a place are ignored. TakeRevoked() takes the first `leaving` as they become idle, from
+  // the moment after their last use on.
   void SetEvictionHints(absl::Span<const ChunkId> chunks, size_t leaving);
-  std::vector<PlaceId> TakeLeaving();
   // Begins the next moment. Eviction hints do not apply to chunks used in the current moment,
   // because the program may still be using them without a lease in use.
   void BeginMoment() { ++moment_; }
@@ -137,25 +157,16 @@ class LeaseCache {
   // Takes the idle leases among `places`. Places that are unbound, absent, moving or in use are
   // skipped.
   std::vector<PlaceId> TakeIdle(absl::Span<const PlaceId> places);
-  // Whether TakeRevoked, TakeLeaving or TakeForHeadroom would return any place.
+  // Whether TakeRevoked or TakeForHeadroom would return any place.
   bool NeedsReclaim() const;
 
   Counts counts() const;
   LeaseLimits& limits() { return limits_; }
-  const LeaseLimits& limits() const { return limits_; }
   // CHECK-fails unless lists, states and counts agree. For tests; takes time linear in places.
   void CheckInvariants() const;
 
  private:
-  enum class State : uint8_t {
-    kUnbound,
-    kAbsent,
-    kLeasing,
-    kReading,
-    kUpgrading,
-    kWriting,
-    kReleasing
-  };
+  using State = PlaceState;
   static constexpr uint32_t kNone = IdleList::kNone;
   static constexpr uint32_t kRecentFaults = 2;
   struct Entry {
@@ -165,15 +176,15 @@ class LeaseCache {
     uint32_t reserved = 0;  // Part of `uses`: those of plans that are not yet granted.
     uint64_t stamp = 0;     // The value of stamp_ of the last request that named the place.
     uint64_t moment = 0;    // The value of moment_ at its last use.
+
+    // A program may still touch a chunk of its present moment without a use that the client knows.
+    bool IsSettled(uint64_t present) const { return moment != present; }
   };
 
-  static bool IsMoving(State state);
-  static bool IsHeld(State state);
-  bool IsIdle(const Entry& entry) const { return IsHeld(entry.state) && entry.uses == 0; }
+  static bool IsIdle(const Entry& entry);
   bool IsRecent(uint32_t place) const;
 
   Entry& at(PlaceId place) { return entries_[place.value()]; }
-  const Entry& at(PlaceId place) const { return entries_[place.value()]; }
 
   // The place is bound, and the request `stamp_` names it for the first time.
   absl::Status CheckNamed(PlaceId place);
@@ -191,8 +202,6 @@ class LeaseCache {
   std::vector<PlaceId> TakeOldest(uint32_t count, Recent recent);
   void MarkReleasing(uint32_t place, std::vector<PlaceId>* taken);
   bool IsTakable(uint32_t place) const;
-  // A program may still touch a chunk of the current moment without a use that the client knows.
-  bool IsSettled(uint32_t place) const { return entries_[place].moment != moment_; }
   uint32_t in_use() const { return held_ - idle_.size(); }
 
   LeaseLimits limits_;

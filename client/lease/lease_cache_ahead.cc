@@ -17,7 +17,7 @@ void LeaseCache::SetAhead(const ChunksAhead& ahead) {
 }
 
 bool LeaseCache::IsWantedAhead(PlaceId place, Access access) const {
-  const Entry& entry = at(place);
+  const Entry& entry = entries_[place.value()];
   if (entry.state == State::kReading) return access == Access::kWrite && entry.uses == 0;
   return entry.state == State::kAbsent && held_ + leasing_ < limits_.budget();
 }

@@ -13,7 +13,7 @@ bool LeaseCache::NeedsReclaim() const {
     if (IsTakable(place)) return true;
   }
   for (const uint32_t place : leaving_) {
-    if (IsTakable(place) && IsSettled(place)) return true;
+    if (IsTakable(place) && entries_[place].IsSettled(moment_)) return true;
   }
   if (bound_ <= limits_.budget())
     return false;  // All chunks fit: nothing will have to be released.
@@ -40,14 +40,6 @@ void LeaseCache::SetEvictionHints(absl::Span<const ChunkId> chunks, size_t leavi
   }
 }
 
-std::vector<PlaceId> LeaseCache::TakeLeaving() {
-  std::vector<PlaceId> taken;
-  for (const uint32_t place : leaving_) {
-    if (IsTakable(place) && IsSettled(place)) MarkReleasing(place, &taken);
-  }
-  return taken;
-}
-
 void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t additional) {
   for (const ChunkId chunk : chunks) {
     const auto found = places_.find(chunk);
@@ -72,6 +64,9 @@ std::vector<PlaceId> LeaseCache::TakeRevoked() {
   for (const uint32_t place : named) {
     // Named chunks that are in use stay in revoked_places_ until their uses end.
     if (IsTakable(place)) MarkReleasing(place, &taken);
+  }
+  for (const uint32_t place : leaving_) {
+    if (IsTakable(place) && entries_[place].IsSettled(moment_)) MarkReleasing(place, &taken);
   }
   ++stamp_;
   const std::vector<PlaceId> oldest = TakeOldest(revoked_, Recent::kLast);
@@ -105,7 +100,8 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   // (decision 10).
   for (const uint32_t place : eviction_hints_) {
     if (taken.size() >= count) break;
-    if (IsSettled(place) && IsTakable(place) && may_go(place)) MarkReleasing(place, &taken);
+    if (entries_[place].IsSettled(moment_) && IsTakable(place) && may_go(place))
+      MarkReleasing(place, &taken);
   }
   for (uint32_t place = idle_.oldest(); place != kNone && taken.size() < count;) {
     const uint32_t next = idle_.NewerThan(place);

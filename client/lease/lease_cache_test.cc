@@ -83,12 +83,12 @@ TEST(LeaseCacheTest, LeavingLeasesAreTakenInTheMomentAfterTheirLastUse) {
   const ChunkId eviction_hints[] = {ChunkId(102), ChunkId(101), ChunkId(100)};
   cache.SetEvictionHints(eviction_hints, 2);
   EXPECT_FALSE(cache.NeedsReclaim());
-  EXPECT_EQ(cache.TakeLeaving(), Places({}));
+  EXPECT_EQ(cache.TakeRevoked(), Places({}));
   cache.BeginMoment();
   EXPECT_TRUE(cache.NeedsReclaim());
-  EXPECT_EQ(cache.TakeLeaving(), Places({1})) << "2 is in use, 0 does not leave";
+  EXPECT_EQ(cache.TakeRevoked(), Places({1})) << "2 is in use, 0 does not leave";
   ASSERT_TRUE(cache.EndUse(Places({2})).ok());
-  EXPECT_EQ(cache.TakeLeaving(), Places({2}));
+  EXPECT_EQ(cache.TakeRevoked(), Places({2}));
 }
 
 TEST(LeaseCacheTest, LeasesAheadNeedNoReleaseAndCountNoUse) {

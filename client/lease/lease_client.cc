@@ -107,7 +107,7 @@ absl::StatusOr<FetchResult> LeaseClient::Fetch(const PendingFetch& pending,
   }
   monitor_.CountCall();
   absl::StatusOr<FetchResult> fetched = session_->Fetch(options);
-  monitor_.Reported(pending);
+  monitor_.Ended(pending, fetched.ok() ? &fetched->ahead : nullptr);
   if (fetched.ok() && fetched->leases.size() != options.chunks.size()) {
     return absl::InternalError(absl::StrCat("the daemon granted ", fetched->leases.size(),
                                             " leases of ", options.chunks.size()));
@@ -163,7 +163,7 @@ void LeaseClient::BeginMoment(Moment moment) {
 }
 
 void LeaseClient::RunAhead() {
-  LeaseMonitor::SetOwnThread();
+  CountNoBlockingCalls();
   while (absl::optional<PendingFetch> pending = monitor_.NextAhead()) {
     if (!pending->leased.empty()) {
       // A chunk may have gone meanwhile: then the program's own fetch waits for it.
@@ -174,8 +174,7 @@ void LeaseClient::RunAhead() {
     monitor_.CountCall();
     // The moments are hints: losing them costs only time.
     const absl::StatusOr<ChunksAhead> ahead = session_->Report(pending->moments);
-    if (ahead.ok()) monitor_.SetAhead(*ahead);
-    monitor_.Reported(*pending);
+    monitor_.Ended(*pending, ahead.ok() ? &*ahead : nullptr);
   }
 }
 

@@ -104,7 +104,7 @@ void LeaseClient::ReturnRegions(const std::vector<RegionId>& regions) {
 }
 
 void LeaseClient::RunReclaimer() {
-  LeaseMonitor::SetOwnThread();
+  CountNoBlockingCalls();
   while (const absl::optional<Reclaim> reclaim = monitor_.NextReclaim()) {
     // A failure means that the session ended, which every later call reports.
     ReleaseLeases(reclaim->places).IgnoreError();

@@ -12,9 +12,32 @@ namespace memtide::client {
 
 namespace {
 
-thread_local bool is_own_thread = false;  // See SetOwnThread().
+thread_local bool is_own_thread = false;  // See CountNoBlockingCalls().
+
+std::vector<ChunkId> ChunksOf(const LeaseCache& cache, absl::Span<const PlaceId> places) {
+  std::vector<ChunkId> chunks;
+  chunks.reserve(places.size());
+  for (const PlaceId place : places) chunks.push_back(cache.chunk(place));
+  return chunks;
+}
+
+absl::StatusOr<std::vector<ChunkId>> Resolve(const LeaseCache& cache,
+                                             absl::Span<const PlaceId> places) {
+  for (const PlaceId place : places) {
+    if (cache.IsBound(place)) continue;
+    return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
+  }
+  return ChunksOf(cache, places);
+}
+
+// Whether there is work for NextAhead().
+bool HasAhead(const LeaseCache& cache, const AccessLog& log, bool reporting) {
+  return cache.HasAhead() || (log.WantsReport() && !reporting);
+}
 
 }  // namespace
+
+void CountNoBlockingCalls() { is_own_thread = true; }
 
 LeaseMonitor::LeaseMonitor(uint32_t places, const Job& job)
     : cache_({places, job.lease_budget}), log_(job.limits) {
@@ -51,10 +74,10 @@ absl::StatusOr<PendingFetch> LeaseMonitor::Plan(const LeaseRequest& request) {
   // A hit makes no call, so its moments travel with the next fetch.
   if (plan.next == LeasePlan::Next::kDone) return pending;
   TakeMomentsFor(&pending);
-  pending.leased = ChunksOf(plan.fetch);
-  const std::vector<ChunkId> upgraded = ChunksOf(plan.upgrade);
+  pending.leased = ChunksOf(cache_, plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(cache_, plan.upgrade);
   pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
-  pending.released = ChunksOf(plan.release);
+  pending.released = ChunksOf(cache_, plan.release);
   return pending;
 }
 
@@ -70,7 +93,6 @@ void LeaseMonitor::Granted(const LeasePlan& plan, const FetchResult& fetched, In
     }
   }
   cache_.SetEvictionHints(fetched.eviction_hints, fetched.leaving);
-  NoteAhead(fetched.ahead);
   cache_.Released(plan.release);
   stats_.releases += plan.release.size();
   stats_.waits.Add(waits);
@@ -105,7 +127,7 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeIdle(absl::Span<const PlaceId> 
   PendingRelease pending;
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(lost_);
-  MEMTIDE_ASSIGN_OR_RETURN(pending.chunks, Resolve(places));
+  MEMTIDE_ASSIGN_OR_RETURN(pending.chunks, Resolve(cache_, places));
   pending.idle = cache_.TakeIdle(places);
   return pending;
 }
@@ -116,13 +138,13 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceI
   const MutexLock lock(&mutex_);
   MEMTIDE_RETURN_IF_ERROR(lost_);
   // Leases are taken after all places are checked, so an error changes nothing.
-  MEMTIDE_RETURN_IF_ERROR(Resolve(places).status());
+  MEMTIDE_RETURN_IF_ERROR(Resolve(cache_, places).status());
   for (const PlaceId place : places) {
     if (cache_.IsAbsent(place)) absent.push_back(place);
   }
   pending.idle = cache_.TakeIdle(places);
-  pending.released = ChunksOf(pending.idle);
-  pending.chunks = ChunksOf(absent);
+  pending.released = ChunksOf(cache_, pending.idle);
+  pending.chunks = ChunksOf(cache_, absent);
   pending.chunks.insert(pending.chunks.end(), pending.released.begin(), pending.released.end());
   return pending;
 }
@@ -184,7 +206,7 @@ void LeaseMonitor::Unbind(PlaceRange range) {
 absl::StatusOr<std::vector<ChunkId>> LeaseMonitor::ChunksAt(
     absl::Span<const PlaceId> places) const {
   const MutexLock lock(&mutex_);
-  return Resolve(places);
+  return Resolve(cache_, places);
 }
 
 absl::StatusOr<PendingEnd> LeaseMonitor::BeginEnd(absl::Span<const PlaceId> places) {
@@ -196,8 +218,8 @@ absl::StatusOr<PendingEnd> LeaseMonitor::BeginEnd(absl::Span<const PlaceId> plac
     if (pending.plan.next != LeasePlan::Next::kWait) break;
     MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
   }
-  pending.released = ChunksOf(pending.plan.release);
-  pending.chunks = ChunksOf(places);
+  pending.released = ChunksOf(cache_, pending.plan.release);
+  pending.chunks = ChunksOf(cache_, places);
   return pending;
 }
 
@@ -221,7 +243,7 @@ void LeaseMonitor::BeginMoment(Moment moment) {
   log_.Begin(std::move(moment));
   cache_.BeginMoment();
   if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
-  if (HasAhead()) ahead_needed_.Signal();
+  if (HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
 }
 
 void LeaseMonitor::EndIteration() {
@@ -240,23 +262,23 @@ void LeaseMonitor::TakeMomentsFor(PendingFetch* pending) {
   pending->reports = reporting_ = !pending->moments.empty();
 }
 
-void LeaseMonitor::Reported(const PendingFetch& pending) {
-  if (!pending.reports) return;
+void LeaseMonitor::Ended(const PendingFetch& pending, const ChunksAhead* ahead) {
   const MutexLock lock(&mutex_);
-  reporting_ = false;
-  if (HasAhead()) ahead_needed_.Signal();
+  if (pending.reports) reporting_ = false;
+  if (ahead != nullptr) {
+    more_come_ = ahead->more_come;
+    log_.ReportOften(more_come_ || !ahead->reads.empty() || !ahead->writes.empty());
+    cache_.SetAhead(*ahead);
+  }
+  if (more_come_ || HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
 }
 
 // --- Ahead of uses ---
 
-bool LeaseMonitor::HasAhead() const {
-  return cache_.HasAhead() || (log_.WantsReport() && !reporting_);
-}
-
 absl::optional<PendingFetch> LeaseMonitor::NextAhead() {
   const MutexLock lock(&mutex_);
   PendingFetch pending;
-  while (!stopping_ && (!lost_.ok() || !HasAhead())) {
+  while (!stopping_ && (!lost_.ok() || !HasAhead(cache_, log_, reporting_))) {
     if (lost_.ok() && more_come_) {
       pending.asks = !ahead_needed_.WaitFor(&mutex_, kAskAgainAfter);
       if (pending.asks) break;
@@ -267,23 +289,11 @@ absl::optional<PendingFetch> LeaseMonitor::NextAhead() {
   if (stopping_) return absl::nullopt;
   more_come_ = false;
   pending.plan = cache_.PlanAhead();
-  pending.leased = ChunksOf(pending.plan.fetch);
-  const std::vector<ChunkId> upgraded = ChunksOf(pending.plan.upgrade);
+  pending.leased = ChunksOf(cache_, pending.plan.fetch);
+  const std::vector<ChunkId> upgraded = ChunksOf(cache_, pending.plan.upgrade);
   pending.leased.insert(pending.leased.end(), upgraded.begin(), upgraded.end());
   TakeMomentsFor(&pending);
   return pending;
-}
-
-void LeaseMonitor::SetAhead(const ChunksAhead& ahead) {
-  const MutexLock lock(&mutex_);
-  NoteAhead(ahead);
-}
-
-void LeaseMonitor::NoteAhead(const ChunksAhead& ahead) {
-  more_come_ = ahead.more_come;
-  log_.ReportOften(more_come_ || !ahead.reads.empty() || !ahead.writes.empty());
-  cache_.SetAhead(ahead);
-  if (more_come_ || HasAhead()) ahead_needed_.Signal();
 }
 
 // --- News from the daemon ---
@@ -302,22 +312,13 @@ void LeaseMonitor::SetSoftBudget(const LeaseBudget& budget) {
   reclaim_needed_.Signal();
 }
 
-void LeaseMonitor::SetShare(const DeviceShare& share) {
+void LeaseMonitor::SetShare(const DeviceShare& share, absl::optional<RegionId> gone) {
   const MutexLock lock(&mutex_);
-  ApplyShare(share);
-}
-
-void LeaseMonitor::RegionGone(RegionId region, const DeviceShare& share) {
-  const MutexLock lock(&mutex_);
-  gone_.push_back(region);
-  ApplyShare(share);
-  reclaim_needed_.Signal();
-}
-
-void LeaseMonitor::ApplyShare(const DeviceShare& share) {
+  if (gone.has_value()) gone_.push_back(*gone);
   cache_.limits().SetBudget(std::max<uint32_t>(1, share.lease_budget));
   stats_.slots = share.device_slots;
   Changed();
+  reclaim_needed_.Signal();
 }
 
 void LeaseMonitor::FailWith(const absl::Status& reason) {
@@ -343,9 +344,8 @@ absl::optional<Reclaim> LeaseMonitor::NextReclaim() {
   Reclaim reclaim;
   reclaim.regions.swap(gone_);
   reclaim.places = cache_.TakeRevoked();
-  for (const std::vector<PlaceId>& more : {cache_.TakeLeaving(), cache_.TakeForHeadroom()}) {
-    reclaim.places.insert(reclaim.places.end(), more.begin(), more.end());
-  }
+  const std::vector<PlaceId> ahead = cache_.TakeForHeadroom();
+  reclaim.places.insert(reclaim.places.end(), ahead.begin(), ahead.end());
   return reclaim;
 }
 
@@ -381,22 +381,7 @@ absl::Status LeaseMonitor::WaitForChange(absl::optional<Instant> until) {
 void LeaseMonitor::Changed() {
   changed_.SignalAll();
   if (cache_.NeedsReclaim()) reclaim_needed_.Signal();
-  if (HasAhead()) ahead_needed_.Signal();
-}
-
-std::vector<ChunkId> LeaseMonitor::ChunksOf(absl::Span<const PlaceId> places) const {
-  std::vector<ChunkId> chunks;
-  chunks.reserve(places.size());
-  for (const PlaceId place : places) chunks.push_back(cache_.chunk(place));
-  return chunks;
-}
-
-absl::StatusOr<std::vector<ChunkId>> LeaseMonitor::Resolve(absl::Span<const PlaceId> places) const {
-  for (const PlaceId place : places) {
-    if (cache_.IsBound(place)) continue;
-    return absl::NotFoundError(absl::StrCat("place ", place.value(), " holds no chunk"));
-  }
-  return ChunksOf(places);
+  if (HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
 }
 
 // --- Counters ---
@@ -407,8 +392,6 @@ void LeaseMonitor::CountCall() {
   if (!is_own_thread) ++stats_.blocking_calls;
 }
 
-void LeaseMonitor::SetOwnThread() { is_own_thread = true; }
-
 LeaseStats LeaseMonitor::stats() const {
   const MutexLock lock(&mutex_);
   LeaseStats stats = stats_;
@@ -416,7 +399,7 @@ LeaseStats LeaseMonitor::stats() const {
   stats.chunks = counts.bound;
   stats.leases_held = counts.held;
   stats.leases_in_use = counts.in_use;
-  stats.lease_budget = cache_.limits().budget();
+  stats.lease_budget = counts.budget;
   return stats;
 }
 

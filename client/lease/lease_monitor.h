@@ -46,7 +46,7 @@ struct Waits {
 struct LeaseStats {
   uint32_t chunks = 0, leases_held = 0, leases_in_use = 0, lease_budget = 0, slots = 0;
   uint64_t acquires = 0, acquire_hits = 0, faults = 0, upgrades = 0, releases = 0, calls = 0;
-  uint64_t blocking_calls = 0;  // Those of the program's threads.
+  uint64_t blocking_calls = 0;  // By the program's threads.
   Waits waits;
 };
 
@@ -65,8 +65,8 @@ struct PendingFetch {
   LeasePlan plan;
   std::vector<ChunkId> leased, released;
   std::vector<Moment> moments;
-  bool asks = false;     // What is there by now.
-  bool reports = false;  // Then Reported() says that the moments have arrived.
+  bool asks = false;     // The call asks which chunks are there by now.
+  bool reports = false;  // Until Ended(), no other call has moments.
 };
 
 // Chunks that are to be freed or discarded, and those of them whose leases end first.
@@ -86,6 +86,9 @@ struct Reclaim {
   std::vector<PlaceId> places;
   std::vector<RegionId> regions;
 };
+
+// Calls of this thread block no thread of the program: LeaseStats::blocking_calls leaves them out.
+void CountNoBlockingCalls();
 
 class LeaseMonitor {
  public:
@@ -145,16 +148,15 @@ class LeaseMonitor {
   void BeginMoment(Moment moment);
   void EndIteration();
   std::vector<Moment> TakeMoments();
-  // The call with the moments of `pending` has ended. Until then no other call takes any, as one
-  // might overtake the other.
-  void Reported(const PendingFetch& pending);
+  // The call of `pending` has ended, with these chunks ahead; null: it failed. Until then no other
+  // call takes moments, as one might overtake the other.
+  void Ended(const PendingFetch& pending, const ChunksAhead* ahead);
 
   // --- Ahead of uses ---
 
   // Waits for chunks that can be leased ahead of their uses, or for moments that are worth a
   // report. nullopt: Stop() was called.
   absl::optional<PendingFetch> NextAhead();
-  void SetAhead(const ChunksAhead& ahead);
 
   // --- News from the daemon ---
 
@@ -162,9 +164,8 @@ class LeaseMonitor {
   void Revoke(const Revocation& revocation);
   // It limits the leases that the session holds.
   void SetSoftBudget(const LeaseBudget& budget);
-  void SetShare(const DeviceShare& share);
-  // It takes a region back, which NextReclaim() returns.
-  void RegionGone(RegionId region, const DeviceShare& share);
+  // The share has changed. The daemon takes the region `gone` back, which NextReclaim() returns.
+  void SetShare(const DeviceShare& share, absl::optional<RegionId> gone = absl::nullopt);
   // Makes every call fail with `reason` from now on. The first reason wins.
   void FailWith(const absl::Status& reason);
   absl::Status lost() const;
@@ -178,21 +179,12 @@ class LeaseMonitor {
   void AwaitChange(Duration most);
 
   void CountCall();
-  // The calls of this thread block no thread of the program.
-  static void SetOwnThread();
   LeaseStats stats() const;
 
  private:
-  std::vector<ChunkId> ChunksOf(absl::Span<const PlaceId> places) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::vector<ChunkId>> Resolve(absl::Span<const PlaceId> places) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeMomentsFor(PendingFetch* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasAhead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteAhead(const ChunksAhead& ahead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ApplyShare(const DeviceShare& share) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;

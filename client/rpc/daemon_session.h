@@ -132,7 +132,7 @@ struct FetchResult {
   // first.
   std::vector<ChunkId> eviction_hints;
   ChunksAhead ahead;
-  size_t leaving = 0;  // The first so many hints: release these leases once they are idle.
+  size_t leaving = 0;  // As many hints, the first ones: release these leases once they are idle.
 };
 
 // The chunks of an offer, by their number: those whose content is shared, and those whose content

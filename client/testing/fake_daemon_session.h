@@ -98,7 +98,7 @@ class FakeDaemonSession : public DaemonSession {
   void SetEvictionHints(std::vector<ChunkId> eviction_hints);
   // Replies name these from now on.
   void SetAhead(ChunksAhead ahead);
-  // Waits until so many moments have arrived.
+  // Waits until `count` moments have arrived.
   void AwaitMoments(size_t count);
   // Blocks until exactly `leases` are held.
   void WaitForLeases(uint32_t leases);

@@ -15,7 +15,7 @@ constexpr uint32_t kAlike = 4;
 // A job may be faster than in the iteration that was planned: it may have a member this many
 // uses earlier.
 constexpr uint32_t kEarlier = 8;
-// One in so many slots that are fixed stays without members, for chunks whose own is taken.
+// One slot in this many stays without members, for chunks whose own is taken.
 constexpr uint32_t kSpareSlots = 6;
 
 }  // namespace

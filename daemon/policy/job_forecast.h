@@ -144,7 +144,7 @@ void JobForecast::LookAhead(Tier tier, NeedsTransfer needs_transfer) {
     const absl::optional<bool> moves = needs_transfer(*member, time);
     if (!moves.has_value()) continue;
     if (*moves) busy += transfer;
-    // A member with a slot of its own displaces nobody, however early it comes.
+    // A member with a slot of its own displaces no other, however early it comes.
     if (fixed || busy >= predictor_.MicrosUntil(time)) ahead.needed_until = time + 1;
   }
 }

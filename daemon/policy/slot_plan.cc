@@ -20,7 +20,7 @@ constexpr uint32_t kLeasedEvents = 2;
 constexpr double kImpossible = 8;
 // A turn whose transfers take longer than its gap costs up to as many transfers more.
 constexpr double kShortGap = 2;
-// A gap of so many events is long enough where the time of transfers is unknown.
+// A gap of this many events is long enough, where transfers take less time.
 constexpr uint32_t kEnoughEvents = 48;
 // In transfers. A member that moves for less would lose its mapping for nothing.
 constexpr double kLeastGain = 0.1;

@@ -53,8 +53,8 @@ struct FetchReply {
   // The session's leased chunks with the latest predicted uses, the latest first.
   std::vector<ChunkId> eviction_hints;
   ChunksAhead ahead;
-  uint32_t leaving =
-      0;  // The first so many hints: other chunks get their slots before their next use.
+  // The number of hints, from the first on, whose slots others get before their next use.
+  uint32_t leaving = 0;
 };
 inline constexpr size_t kMaxEvictionHints = 32, kMaxChunksAhead = 16;
 struct ReportReply {

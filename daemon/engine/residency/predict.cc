@@ -137,7 +137,7 @@ void Prefetcher::AddAhead(const Session& session, ChunksAhead* ahead) const {
   // A lease for writing excludes other sessions.
   if (job.sessions.size() != 1 || job.ranks > 1 || !job.forecast.has_fixed_slots()) return;
   std::vector<ChunkIndex> order;
-  std::map<ChunkIndex, bool> writes;  // Of the uses that are near, any.
+  std::map<ChunkIndex, bool> writes;  // Whether a near use writes.
   for (VirtualTime time = predictor.now(); time < predictor.now() + kUsesAhead; ++time) {
     const absl::optional<Member> member = predictor.At(time);
     if (!member.has_value()) break;

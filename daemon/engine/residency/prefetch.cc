@@ -86,7 +86,7 @@ JobForecast::Prefetch Prefetcher::TryPrefetch(Job& job, Tier tier, Member member
   // Later than `time` if a commit before then gives the content to the counterpart.
   const VirtualTime expected = NextUseOfContent(core_.chunks, chunk);
   if (expected > time) return Prefetch::kSkipped;
-  // What has no content yet comes without a transfer, but into its own slot, too.
+  // A chunk without content comes without a transfer, but into its own slot, too.
   const bool comes_new = !chunk.has_content() && !chunk.copies().discarded && !chunk.slot(tier) &&
                          job.forecast.PlannedSlot(tier, member).has_value();
   const bool there = IsThere(chunk, tier) && !comes_new;
@@ -133,8 +133,7 @@ bool Prefetcher::IsClear(Job& job, Tier tier, Member member, VirtualTime time) {
   const ChunkIndex there = victims_.InSlot(job, tier, *planned);
   if (there == kNoChunk) return true;
   Chunk& chunk = core_.chunks[there];
-  // Of two that are both expected the one that came first stays: they would displace each other for
-  // ever.
+  // Two chunks that are both expected would displace each other for ever: the first one stays.
   if (NextUseOfContent(core_.chunks, chunk) <= time || chunk.prefetched_to.has(tier)) return false;
   if (chunk.may_leave(tier)) {
     job.tier(tier).evicting.Set(chunk.evict_from, tier);
@@ -142,7 +141,7 @@ bool Prefetcher::IsClear(Job& job, Tier tier, Member member, VirtualTime time) {
     core_.ScheduleChunk(there);
   } else if (chunk.pinned_at(tier) && !chunk.uses().revoke_sent &&
              victims_.PlannedToStay(chunk, tier).value_or(true)) {
-    // Of what the plan lets leave, sessions know by their hints.
+    // Hints tell sessions what the plan lets leave.
     core_.work.Send(LeasesInTheWay{{core_.IdOf(there)}});
   }
   return false;
@@ -175,7 +174,7 @@ bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   if (!HasIdleLink(job.forecast.links(), tier)) return false;
   const JobForecast& forecast = job.forecast;
   const EvictionQueue& victims = job.tier(tier).victims;
-  // In slots that are fixed, copies that leave without a write are in nobody's way.
+  // In slots that are fixed, copies that leave without a write can wait.
   const absl::optional<Candidate> victim =
       forecast.has_fixed_slots() ? victims.NextLeaving() : victims.Next(forecast.predictor().now());
   const EvictionCost leaving = forecast.has_plan() ? EvictionCost::kLeaving : EvictionCost::kOnly;
@@ -187,7 +186,7 @@ bool Prefetcher::WriteBackEarly(Job& job, Tier tier) {
   if (tier == Tier::kDevice && !has_slot && !IsWorthASlot(job, Tier::kHost, victim->next_use)) {
     return false;
   }
-  // Of copies that all leave without delay, each would take the host's slot of the one before.
+  // Copies that leave without delay would take each other's slots of the host.
   if (forecast.has_fixed_slots() && !has_slot &&
       job.share(Tier::kHost).slots().spare_slots() == 0) {
     return false;

@@ -20,8 +20,8 @@ from memtide._optimizer_step.accesses import accesses, collisions
 from memtide._telemetry.observer import Observer
 from memtide._util.script_modes import in_mode_of_script
 
-# Of what may be leased of a GPU one group is updated, the next comes, and the last one leaves.
-_GROUPS_ON_GPU = 4
+# One group is updated, the next one comes to the GPU, and the last one leaves it.
+_GROUPS_ON_GPU = 3
 
 
 def in_groups(
