@@ -245,18 +245,20 @@ absl::Status CudaSpace::MapWhole(PlaceId place, Region* region, Bytes offset, Ac
 }
 
 absl::StatusOr<bool> CudaSpace::TakeKept(PlaceId place, const Region* region) {
+  bool in_use = false;
   {
     const MutexLock lock(&mutex_);
     const Region* const mapped = mappings_.mapped(place);
     if (mapped == nullptr) return false;
+    // The fence stays: a lease that moves may have uses, and that of others was awaited.
     if (mapped == region) {
       mappings_.Hold(place, region);
-      fences_[place.value()] = 0;
       return true;
     }
+    in_use = mappings_.is_held(place);
     mappings_.Unmapped(place);  // No other thread unmaps it from now on.
   }
-  MEMTIDE_RETURN_IF_ERROR(AwaitIdle());
+  MEMTIDE_RETURN_IF_ERROR(in_use ? context_->Await(context_->NoteWork()) : AwaitIdle());
   MEMTIDE_RETURN_IF_ERROR(UnmapByDriver(place));
   return false;
 }

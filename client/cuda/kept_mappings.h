@@ -32,6 +32,7 @@ class KeptMappings {
   KeptMappings(uint32_t places, bool keeps) : keeps_(keeps), entries_(places) {}
 
   const Region* mapped(PlaceId place) const { return entries_[place.value()].region; }
+  bool is_held(PlaceId place) const { return entries_[place.value()].held; }
   // The place maps the region from now on, and a lease holds it.
   void Hold(PlaceId place, const Region* region) { entries_[place.value()] = {region, true}; }
   void Unmapped(PlaceId place) { entries_[place.value()] = {}; }

@@ -54,7 +54,8 @@ absl::StatusOr<LeasePlan> LeaseCache::BeginEnd(absl::Span<const PlaceId> places)
   for (const PlaceId place : places) {
     if (absl::Status status = CheckNamed(place); !status.ok()) return status;
     if (IsMoving(at(place).state)) plan.next = LeasePlan::Next::kWait;
-    if (at(place).uses > 0) {
+    // A reserved use ends with its plan.
+    if (at(place).uses > at(place).reserved) {
       return absl::FailedPreconditionError(
           absl::StrCat(Name(place), " is in use (", at(place).uses, " uses): release it first"));
     }
@@ -132,7 +133,7 @@ absl::StatusOr<LeasePlan> LeaseCache::Acquire(absl::Span<const PlaceId> places, 
   if (absl::Status status = CheckWanted(places); !status.ok()) return status;
   // A wait could last for ever, because the caller itself may hold the uses: so this is an error.
   if (limits_.most_in_use() != LeaseLimits::kNone &&
-      in_use() + places.size() > limits_.most_in_use()) {
+      in_use() - upgraded_ahead_ + places.size() > limits_.most_in_use()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(places.size(), " chunks cannot be in use beside the ", in_use(),
                      " that are in use: other jobs leave this session ", limits_.most_in_use(),
@@ -208,6 +209,7 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
 }
 
 void LeaseCache::Granted(const LeasePlan& plan) {
+  if (plan.is_ahead) upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
   for (const PlaceId place : plan.fetch) {
     Entry& entry = at(place);
     MEMTIDE_CHECK(entry.state == State::kLeasing) << Name(place);
@@ -231,6 +233,7 @@ void LeaseCache::Granted(const LeasePlan& plan) {
 }
 
 void LeaseCache::Refused(const LeasePlan& plan) {
+  if (plan.is_ahead) upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
   for (const PlaceId place : plan.fetch) {
     MEMTIDE_CHECK(at(place).state == State::kLeasing) << Name(place);
     at(place).state = State::kAbsent;

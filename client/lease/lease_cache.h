@@ -216,7 +216,8 @@ class LeaseCache {
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
   uint32_t bound_ = 0, held_ = 0, moving_ = 0;
-  uint32_t leasing_ = 0;  // Moving entries that will be held once their fetch completes.
+  uint32_t upgraded_ahead_ = 0;  // Idle leases that PlanAhead() is upgrading.
+  uint32_t leasing_ = 0;         // Moving entries that will be held once their fetch completes.
 };
 
 }  // namespace memtide::client

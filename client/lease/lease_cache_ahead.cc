@@ -1,7 +1,19 @@
 // LeaseCache, ahead: leases of chunks that are there before the program asks for them.
+#include <algorithm>
+
 #include "client/lease/lease_cache.h"
 
 namespace memtide::client {
+namespace {
+
+// Leases that may be taken ahead. With one more, TakeForHeadroom() would take some back, where the
+// chunks do not all fit.
+uint32_t RoomAhead(uint32_t budget, uint32_t bound, uint32_t held) {
+  const uint32_t most = bound > budget ? budget - 1 : budget;
+  return most - std::min(most, held);
+}
+
+}  // namespace
 
 void LeaseCache::SetAhead(const ChunksAhead& ahead) {
   const auto places = [this](const std::vector<ChunkId>& chunks) {
@@ -19,7 +31,7 @@ void LeaseCache::SetAhead(const ChunksAhead& ahead) {
 bool LeaseCache::IsWantedAhead(PlaceId place, Access access) const {
   const Entry& entry = entries_[place.value()];
   if (entry.state == State::kReading) return access == Access::kWrite && entry.uses == 0;
-  return entry.state == State::kAbsent && held_ + leasing_ < limits_.budget();
+  return entry.state == State::kAbsent && RoomAhead(limits_.budget(), bound_, held_ + leasing_) > 0;
 }
 
 bool LeaseCache::HasAhead() const {
@@ -36,7 +48,7 @@ LeasePlan LeaseCache::PlanAhead() {
   for (const Access access : {Access::kWrite, Access::kRead}) {
     std::vector<PlaceId>& listed = access == Access::kWrite ? ahead_writes_ : ahead_reads_;
     std::vector<PlaceId> wanted;
-    uint32_t free = limits_.budget() - std::min(limits_.budget(), held_ + leasing_);
+    uint32_t free = RoomAhead(limits_.budget(), bound_, held_ + leasing_);
     for (const PlaceId place : listed) {
       if (!IsWantedAhead(place, access)) continue;
       if (at(place).state == State::kAbsent && free-- == 0) break;
@@ -47,6 +59,7 @@ LeasePlan LeaseCache::PlanAhead() {
     LeasePlan plan = MakePlan(wanted, access);
     plan.counts_uses = false;
     plan.is_ahead = true;
+    upgraded_ahead_ += static_cast<uint32_t>(plan.upgrade.size());
     return plan;
   }
   return {};

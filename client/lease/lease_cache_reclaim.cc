@@ -76,12 +76,14 @@ std::vector<PlaceId> LeaseCache::TakeRevoked() {
 }
 
 std::vector<PlaceId> LeaseCache::TakeAllIdle() {
+  SetAhead({});
   std::vector<PlaceId> taken;
   while (idle_.oldest() != kNone) MarkReleasing(idle_.oldest(), &taken);
   return taken;
 }
 
 std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
+  SetAhead({});  // What the caller takes must not be leased again before its call.
   std::vector<PlaceId> taken;
   for (const PlaceId place : places) {
     if (IsBound(place) && IsTakable(place.value())) {

@@ -129,6 +129,7 @@ absl::Status LeaseClient::Evict(absl::Span<const PlaceId> places) {
   const absl::Status status =
       EndBy([&] { return session_->Evict(pending.chunks); }, pending.idle, pending.released);
   monitor_.Released(pending.idle);
+  monitor_.Kept(pending.absent, /*released=*/0);
   return status;
 }
 

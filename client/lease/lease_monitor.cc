@@ -142,9 +142,12 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceI
   for (const PlaceId place : places) {
     if (cache_.IsAbsent(place)) absent.push_back(place);
   }
+  // No other thread leases them meanwhile. INVALID_ARGUMENT: a place is named twice.
+  MEMTIDE_RETURN_IF_ERROR(cache_.BeginEnd(absent).status());
   pending.idle = cache_.TakeIdle(places);
   pending.released = ChunksOf(cache_, pending.idle);
   pending.chunks = ChunksOf(cache_, absent);
+  pending.absent = std::move(absent);
   pending.chunks.insert(pending.chunks.end(), pending.released.begin(), pending.released.end());
   return pending;
 }
@@ -253,6 +256,7 @@ void LeaseMonitor::EndIteration() {
 
 std::vector<Moment> LeaseMonitor::TakeMoments() {
   const MutexLock lock(&mutex_);
+  if (reporting_) return {};  // They would overtake those that are under way.
   return log_.Take();
 }
 
@@ -269,6 +273,8 @@ void LeaseMonitor::Ended(const PendingFetch& pending, const ChunksAhead* ahead) 
     more_come_ = ahead->more_come;
     log_.ReportOften(more_come_ || !ahead->reads.empty() || !ahead->writes.empty());
     cache_.SetAhead(*ahead);
+    const bool some_came = !ahead->reads.empty() || !ahead->writes.empty();
+    ask_after_ = some_came || !pending.asks ? kAskAgainAfter : std::min(2 * ask_after_, kMostPause);
   }
   if (more_come_ || HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
 }
@@ -280,7 +286,7 @@ absl::optional<PendingFetch> LeaseMonitor::NextAhead() {
   PendingFetch pending;
   while (!stopping_ && (!lost_.ok() || !HasAhead(cache_, log_, reporting_))) {
     if (lost_.ok() && more_come_) {
-      pending.asks = !ahead_needed_.WaitFor(&mutex_, kAskAgainAfter);
+      pending.asks = !ahead_needed_.WaitFor(&mutex_, ask_after_);
       if (pending.asks) break;
     } else {
       ahead_needed_.Wait(&mutex_);

@@ -75,9 +75,10 @@ struct PendingEnd {
   std::vector<ChunkId> chunks, released;
 };
 
-// Chunks that are to leave, and the places of those whose leases end first.
+// Chunks that are to leave, and the places of those whose leases end first. Only of TakeToEvict():
+// the others' places, which are moving, too, until Kept().
 struct PendingRelease {
-  std::vector<PlaceId> idle;
+  std::vector<PlaceId> idle, absent;
   std::vector<ChunkId> chunks, released;
 };
 
@@ -97,6 +98,8 @@ class LeaseMonitor {
   // before any of them could proceed.
   // A chunk on its way to a GPU takes about as long.
   static constexpr Duration kAskAgainAfter = std::chrono::milliseconds(1);
+  // It may also wait for hours, for a budget of writes.
+  static constexpr Duration kMostPause = std::chrono::milliseconds(64);
   static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
 
   LeaseMonitor(uint32_t places, const Job& job);
@@ -199,6 +202,7 @@ class LeaseMonitor {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool reporting_ ABSL_GUARDED_BY(mutex_) = false;  // A call with moments is under way.
   bool more_come_ ABSL_GUARDED_BY(mutex_) = false;  // See ChunksAhead.
+  Duration ask_after_ ABSL_GUARDED_BY(mutex_) = kAskAgainAfter;
 };
 
 }  // namespace memtide::client

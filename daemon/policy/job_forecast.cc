@@ -17,6 +17,8 @@ constexpr uint32_t kAlike = 4;
 constexpr uint32_t kEarlier = 8;
 // One slot in this many stays without members, for chunks whose own is taken.
 constexpr uint32_t kSpareSlots = 6;
+// A choice of slots passes over all events: with more of them it would hold up the engine's loop.
+constexpr size_t kMostEventsInSlots = 1 << 16;
 
 }  // namespace
 
@@ -46,9 +48,12 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
   const ResidencyPlan::Transfers transfers{links_.micros({below, upper}),
                                            links_.micros({upper, below})};
   next_plan_.emplace(events, *slots, transfers);
-  if (slots->fixed && slots->upper >= kSpareSlots) {
-    next_slot_plan_.emplace(events, slots->upper - slots->upper / kSpareSlots, transfers,
+  if (slots->fixed >= kSpareSlots && events.size() <= kMostEventsInSlots) {
+    next_slot_plan_.emplace(events, slots->fixed - slots->fixed / kSpareSlots, transfers,
                             slot_plan_.has_value() ? &*slot_plan_ : nullptr);
+  } else {
+    plan_ended_ = plan_ended_ || slot_plan_.has_value();
+    slot_plan_.reset();
   }
   if (!next_plan_->done()) next_plan_->Work(kChoicesAnIteration);
   return true;

@@ -51,8 +51,9 @@ class ResidencyPlan {
   struct Slots {
     uint32_t upper = 0;
     absl::optional<uint32_t> middle;  // nullopt: it is the lowest tier and holds all members.
-    // To change the slot of a member in the upper tier costs: a SlotPlan says which one it has.
-    bool fixed = false;
+    // As many slots of the upper tier, from the first on, are given to members by a SlotPlan,
+    // because to change the slot of a member costs.
+    uint32_t fixed = 0;
 
     friend bool operator==(const Slots& a, const Slots& b) {
       return a.upper == b.upper && a.middle == b.middle && a.fixed == b.fixed;

@@ -14,7 +14,8 @@ using Kind = ResidencyPlan::Event::Kind;
 // Passes in which each member chooses again, and tried exchanges a member.
 constexpr int kMostSweeps = 8;
 constexpr uint32_t kExchangesAMember = 8;
-constexpr int64_t kUsesAChoice = 64;
+// Units of work, in uses that are passed over: a choice, and what each slot costs besides.
+constexpr int64_t kUsesAChoice = 64, kUsesASlot = 16;
 // Leases cover the next events after a use: a turn within them cannot be made.
 constexpr uint32_t kLeasedEvents = 2;
 constexpr double kImpossible = 8;
@@ -61,10 +62,10 @@ SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slo
     if (freed[member]) uses_[member].front().fresh = uses_[member].back().last = true;
   }
   done_ = order_.empty();
-  if (before == nullptr) return;
-  for (const uint32_t member : order_) {
-    const absl::optional<uint32_t> slot = before->SlotOf(Member(member));
-    if (slot.has_value() && *slot < slots) Place(member, *slot);
+  kept_ = before == nullptr ? static_cast<uint32_t>(order_.size()) : 0;
+  wanted_.resize(before == nullptr ? 0 : members, kNone);
+  for (uint32_t member = 0; member < wanted_.size(); ++member) {
+    wanted_[member] = before->SlotOf(Member(member)).value_or(kNone);
   }
 }
 
@@ -174,6 +175,12 @@ void SlotPlan::Remove(uint32_t member) {
   from.cost = CostOf(from.uses);
 }
 
+void SlotPlan::KeepSlot(uint32_t member) {
+  if (wanted_[member] >= slots_.size()) return;
+  Place(member, wanted_[member]);
+  credit_ -= static_cast<int64_t>(slots_[wanted_[member]].uses.size());
+}
+
 void SlotPlan::Choose(uint32_t member) {
   const uint32_t was = slot_[member];
   if (was != kNone) Remove(member);
@@ -183,7 +190,7 @@ void SlotPlan::Choose(uint32_t member) {
     // Where nothing differs a member stays where it is.
     const uint32_t slot = was == kNone ? i : (was + i) % static_cast<uint32_t>(slots_.size());
     const std::vector<Use> uses = With(slot, member);
-    credit_ -= static_cast<int64_t>(uses.size()) / kUsesAChoice;
+    credit_ -= kUsesASlot + static_cast<int64_t>(uses.size());
     const double cost = CostOf(uses) - slots_[slot].cost;
     if (cost >= least - kLeastGain) continue;
     least = cost;
@@ -201,8 +208,8 @@ void SlotPlan::TryExchange(uint32_t a, uint32_t b) {
   Remove(b);
   Place(a, slot_b);
   Place(b, slot_a);
-  credit_ -=
-      static_cast<int64_t>(slots_[slot_a].uses.size() + slots_[slot_b].uses.size()) / kUsesAChoice;
+  credit_ -= 4 * kUsesASlot +
+             2 * static_cast<int64_t>(slots_[slot_a].uses.size() + slots_[slot_b].uses.size());
   if (slots_[slot_a].cost + slots_[slot_b].cost < before - kLeastGain) {
     improved_ = true;
     return;
@@ -220,11 +227,13 @@ uint32_t SlotPlan::Random(uint32_t below) {
 
 void SlotPlan::Work(uint32_t choices) {
   MEMTIDE_CHECK(!done_);
-  credit_ += choices;
+  credit_ += kUsesAChoice * choices;
   const auto members = static_cast<uint32_t>(order_.size());
   while (credit_ > 0 && !done_) {
-    --credit_;
-    if (turn_ < members) {
+    credit_ -= kUsesASlot;
+    if (kept_ < members) {
+      KeepSlot(order_[kept_++]);
+    } else if (turn_ < members) {
       Choose(order_[turn_++]);
     } else if (exchanges_ < kExchangesAMember * members) {
       ++exchanges_;

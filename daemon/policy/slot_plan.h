@@ -73,6 +73,7 @@ class SlotPlan {
   std::vector<Use> Without(uint32_t slot, uint32_t member) const;
   void Place(uint32_t member, uint32_t slot);
   void Remove(uint32_t member);
+  void KeepSlot(uint32_t member);
   void Choose(uint32_t member);
   void TryExchange(uint32_t a, uint32_t b);
   uint32_t Random(uint32_t below);
@@ -83,9 +84,9 @@ class SlotPlan {
   std::vector<std::vector<Use>> uses_;        // By member.
   std::vector<std::vector<uint32_t>> times_;  // By member: the times of all its events.
   std::vector<uint32_t> order_;               // Members with uses, by the first of them.
-  std::vector<uint32_t> slot_;                // By member.
+  std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and that of the plan before.
   std::vector<SlotUses> slots_;
-  uint32_t turn_ = 0, exchanges_ = 0;
+  uint32_t kept_ = 0, turn_ = 0, exchanges_ = 0;
   int sweep_ = 0;
   bool improved_ = false, done_ = false;
   int64_t credit_ = 0;

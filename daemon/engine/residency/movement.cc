@@ -205,6 +205,7 @@ bool Residency::TakeSlot(ChunkIndex index, Tier tier) {
 void Residency::DropClean(Job& job, Tier tier, SlotNumber slot) {
   const ChunkIndex there = victims_.InSlot(job, tier, slot);
   if (there == kNoChunk || !core_.chunks[there].may_leave(tier)) return;
+  if (core_.chunks[there].prefetched_to.has(tier)) return;
   if (!IsOnlyCopy(core_.chunks[there], tier)) EvictFrom(there, tier);
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 // Events from now in which chunks are leased ahead of their uses.
 constexpr uint64_t kUsesAhead = 128;
+// Events after its next use in which a write makes a lease one for writing.
+constexpr uint64_t kSoonAfter = 24;
 
 }  // namespace
 
@@ -98,7 +100,9 @@ absl::optional<ResidencyPlan::Slots> Prefetcher::SlotsToPlan(const Job& job) con
   }
   ResidencyPlan::Slots slots;
   slots.upper = job.share(job.lease_tier).slots().size() + job.common.value();
-  slots.fixed = job.share(job.lease_tier).by_slot();
+  const Share& share = job.share(job.lease_tier);
+  // Without memory for all of its slots the numbers of the others have gaps.
+  if (share.by_slot() && share.slots().unbacked_slots() == 0) slots.fixed = share.slots().size();
   if (job.lease_tier == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.share(Tier::kHost).slots().size();
   }
@@ -136,21 +140,32 @@ void Prefetcher::AddAhead(const Session& session, ChunksAhead* ahead) const {
   const AccessPredictor& predictor = job.forecast.predictor();
   // A lease for writing excludes other sessions.
   if (job.sessions.size() != 1 || job.ranks > 1 || !job.forecast.has_fixed_slots()) return;
-  std::vector<ChunkIndex> order;
-  std::map<ChunkIndex, bool> writes;  // Whether a near use writes.
+  std::vector<std::pair<ChunkIndex, VirtualTime>> order;  // With the next use.
+  std::map<ChunkIndex, bool> writes;  // Whether that one writes, or one soon after.
   for (VirtualTime time = predictor.now(); time < predictor.now() + kUsesAhead; ++time) {
     const absl::optional<Member> member = predictor.At(time);
     if (!member.has_value()) break;
     const ChunkIndex index = IndexWanted(job, *member, time);
     if (index == kNoChunk) continue;
-    const auto [found, is_new] = writes.emplace(index, false);
-    found->second = found->second || predictor.WritesAt(time);
-    if (is_new) order.push_back(index);
+    const auto found = writes.find(index);
+    if (found == writes.end()) {
+      // A chunk that is freed first must not become dirty.
+      if (predictor.NextUse(*member) != time) continue;
+      order.emplace_back(index, time);
+      writes.emplace(index, predictor.WritesAt(time));
+    } else if (predictor.WritesAt(time)) {
+      const auto first = std::find_if(order.begin(), order.end(),
+                                      [index](const auto& one) { return one.first == index; });
+      found->second = found->second || time < first->second + kSoonAfter;
+    }
   }
-  for (const ChunkIndex index : order) {
+  for (const auto& [index, time] : order) {
     if (ahead->reads.size() + ahead->writes.size() >= kMaxChunksAhead) return;
-    ahead->more_come = ahead->more_come || core_.chunks[index].prefetch_to.has_value();
-    if (!MayLeaseAhead(core_.chunks[index], session.id, writes[index])) continue;
+    const Chunk& chunk = core_.chunks[index];
+    const bool comes =
+        chunk.copies().flight && chunk.prefetch_to.value_or(Tier::kSsd) == job.lease_tier;
+    ahead->more_come = ahead->more_come || comes;
+    if (!MayLeaseAhead(chunk, session.id, writes[index])) continue;
     (writes[index] ? ahead->writes : ahead->reads).push_back(core_.ids.IdFor(index, session.id));
   }
 }
@@ -160,6 +175,7 @@ bool Prefetcher::MayLeaseAhead(const Chunk& chunk, SessionId session, bool write
   const Tier tier = chunk.job->lease_tier;
   if (!chunk.valid_at(tier) || chunk.copies().flight || !chunk.uses().waiters.empty()) return false;
   if (chunk.copies().torn || chunk.common() != nullptr) return false;
+  if (chunk.uses().evict_to.has_value() || chunk.is_evicted()) return false;
   if (!victims_.PlannedToStay(chunk, tier).value_or(true)) return false;
   if (!chunk.pinned()) return !chunk.evict_from.has_value();
   const Pin* const pin = chunk.uses().FindPin(session);
