@@ -97,7 +97,6 @@ struct CudaDriver {
   decltype(&cuStreamCreate) StreamCreate = nullptr;
   decltype(&cuStreamDestroy) StreamDestroy = nullptr;
   decltype(&cuStreamSynchronize) StreamSynchronize = nullptr;
-  decltype(&cuStreamIsCapturing) StreamIsCapturing = nullptr;
 
   CudaVmm vmm;
   CudaEvents events;

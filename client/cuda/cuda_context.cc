@@ -184,8 +184,7 @@ CUresult CudaContext::TryAwait(uint64_t epoch) {
   const uint64_t last = open_.fetch_add(1);
   CUresult result = driver_->CtxPushCurrent(context_);
   if (result != CUDA_SUCCESS) return result;
-  result = AskForCaptures(*driver_);
-  if (result == CUDA_SUCCESS) result = driver_->CtxSynchronize();
+  result = driver_->CtxSynchronize();
   CUcontext popped = nullptr;
   driver_->CtxPopCurrent(&popped);
   if (result == CUDA_SUCCESS) MarkDone(last);

@@ -35,11 +35,8 @@ class ContextEvents : public EpochEvents {
   }
 
   absl::Status Record(size_t index) override {
-    const CurrentCudaContext current(driver_, context_);
-    MEMTIDE_RETURN_IF_ERROR(current.status());
-    CUresult result = AskForCaptures(driver_);
-    if (result == CUDA_SUCCESS) result = driver_.events.RecordContext(context_, events_[index]);
-    return CudaStatus(result, "recording an event for the work of the context");
+    return CudaStatus(driver_.events.RecordContext(context_, events_[index]),
+                      "recording an event for the work of the context");
   }
   CUresult Query(size_t index) override { return driver_.events.Query(events_[index]); }
 
@@ -50,11 +47,6 @@ class ContextEvents : public EpochEvents {
 };
 
 }  // namespace
-
-CUresult AskForCaptures(const CudaDriver& driver) {
-  CUstreamCaptureStatus of_default = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.StreamIsCapturing(CU_STREAM_LEGACY, &of_default);
-}
 
 absl::StatusOr<std::unique_ptr<EpochEvents>> MakeContextEvents(const CudaDriver& driver,
                                                                CUcontext context) {

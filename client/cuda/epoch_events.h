@@ -36,12 +36,6 @@ class EpochEvents {
   virtual CUresult Query(size_t index) = 0;
 };
 
-// CUDA_SUCCESS, unless a thread of the process captures a CUDA graph (as CuPy, Warp and TensorRT
-// do) and a wait for the context, or an event for it, would invalidate the capture. CUDA tells of
-// captures on streams that the default stream waits for, and of no others. REQUIRES: the context is
-// current.
-CUresult AskForCaptures(const CudaDriver& driver);
-
 // REQUIRES: the driver has cuCtxRecordEvent; `context` is current.
 absl::StatusOr<std::unique_ptr<EpochEvents>> MakeContextEvents(const CudaDriver& driver,
                                                                CUcontext context);

@@ -100,14 +100,6 @@ using PlayKernel = PlayedKernel (*)(void** parameters);
 // is mapped when it runs; other memory is an illegal access.
 void DefineKernel(const std::string& name, PlayKernel play);
 
-// A thread of the process captures a CUDA graph on a stream that the default stream waits for, or
-// on another (CU_STREAM_NON_BLOCKING). The fake has no graphs, only what invalidates captures:
-// to wait for the context, and to record an event for it.
-enum class CaptureOn { kBlockingStream, kOtherStream };
-void BeginCapture(CaptureOn stream);
-// Returns whether nothing has invalidated the capture.
-bool EndCapture();
-
 // Sets the delay of copies.
 void SetDelay(Duration delay);
 // Sets the time that each call of `name` takes.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/cuda/fake/capture.h"
 
 namespace memtide::fake_cuda {
 namespace {
@@ -234,7 +233,6 @@ CUresult cuCtxSynchronize() {
   Process& process = TheProcess();
   Call call(&process, "cuCtxSynchronize", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
-  if (memtide::fake_cuda::InvalidateCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return Await(&process, MarkAll(&process));
 }
 
