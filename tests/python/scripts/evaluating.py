@@ -1,6 +1,6 @@
-"""Training with evaluations: `evaluating.py DEVICE PASSES`. Each of three steps is followed by so
-many forward passes under `no_grad`, and the last one by tokens that are generated under
-`inference_mode`, one in each pass."""
+"""Training with evaluations: `evaluating.py DEVICE PASSES`. Each of three steps is followed by
+PASSES forward passes under `no_grad`, and the last one by as many under `inference_mode`, each of
+which generates a token."""
 
 import sys
 
