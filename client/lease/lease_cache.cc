@@ -17,8 +17,6 @@ LeaseCache::LeaseCache(const Options& options)
   MEMTIDE_CHECK(options.places > 0);
 }
 
-bool LeaseCache::IsIdle(const Entry& entry) { return IsHeld(entry.state) && entry.uses == 0; }
-
 bool LeaseCache::IsRecent(uint32_t place) const {
   return std::find(std::begin(recent_), std::end(recent_), place) != std::end(recent_);
 }
@@ -54,8 +52,7 @@ absl::StatusOr<LeasePlan> LeaseCache::BeginEnd(absl::Span<const PlaceId> places)
   for (const PlaceId place : places) {
     if (absl::Status status = CheckNamed(place); !status.ok()) return status;
     if (IsMoving(at(place).state)) plan.next = LeasePlan::Next::kWait;
-    // A reserved use ends with its plan.
-    if (at(place).uses > at(place).reserved) {
+    if (at(place).uses > 0 && !at(place).is_ahead) {
       return absl::FailedPreconditionError(
           absl::StrCat(Name(place), " is in use (", at(place).uses, " uses): release it first"));
     }
@@ -209,7 +206,7 @@ LeasePlan LeaseCache::MakePlan(absl::Span<const PlaceId> places, Access access) 
 }
 
 void LeaseCache::Granted(const LeasePlan& plan) {
-  if (plan.is_ahead) upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
+  if (plan.is_ahead) EndAhead(plan);
   for (const PlaceId place : plan.fetch) {
     Entry& entry = at(place);
     MEMTIDE_CHECK(entry.state == State::kLeasing) << Name(place);
@@ -233,7 +230,7 @@ void LeaseCache::Granted(const LeasePlan& plan) {
 }
 
 void LeaseCache::Refused(const LeasePlan& plan) {
-  if (plan.is_ahead) upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
+  if (plan.is_ahead) EndAhead(plan);
   for (const PlaceId place : plan.fetch) {
     MEMTIDE_CHECK(at(place).state == State::kLeasing) << Name(place);
     at(place).state = State::kAbsent;
@@ -317,7 +314,7 @@ void LeaseCache::CheckInvariants() const {
   for (const Entry& entry : entries_) {
     seen.bound += entry.state != State::kUnbound ? 1 : 0;
     seen.held += IsHeld(entry.state) ? 1 : 0;
-    seen.idle += IsIdle(entry) ? 1 : 0;
+    seen.idle += entry.IsIdle() ? 1 : 0;
     seen.moving += IsMoving(entry.state) ? 1 : 0;
     leasing += entry.state == State::kLeasing ? 1 : 0;
     MEMTIDE_CHECK(entry.uses == 0 || IsHeld(entry.state));
@@ -331,7 +328,7 @@ void LeaseCache::CheckInvariants() const {
   MEMTIDE_CHECK(leasing == leasing_) << leasing << " " << leasing_;
   uint32_t listed = 0;
   for (uint32_t place = idle_.oldest(); place != kNone; place = idle_.NewerThan(place)) {
-    MEMTIDE_CHECK(IsIdle(entries_[place])) << "place " << place;
+    MEMTIDE_CHECK(entries_[place].IsIdle()) << "place " << place;
     ++listed;
   }
   MEMTIDE_CHECK(listed == idle_.size()) << listed << " " << idle_.size();

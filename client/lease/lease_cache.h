@@ -174,14 +174,15 @@ class LeaseCache {
     State state = State::kUnbound;
     uint32_t uses = 0;
     uint32_t reserved = 0;  // Part of `uses`: those of plans that are not yet granted.
+    bool is_ahead = false;  // Its use is that of an upgrade by PlanAhead(), and ends with it.
     uint64_t stamp = 0;     // The value of stamp_ of the last request that named the place.
     uint64_t moment = 0;    // The value of moment_ at its last use.
 
+    bool IsIdle() const { return IsHeld(state) && uses == 0; }
     // A program may still touch a chunk of its present moment without a use that the client knows.
     bool IsSettled(uint64_t present) const { return moment != present; }
   };
 
-  static bool IsIdle(const Entry& entry);
   bool IsRecent(uint32_t place) const;
 
   Entry& at(PlaceId place) { return entries_[place.value()]; }
@@ -191,6 +192,7 @@ class LeaseCache {
   absl::Status CheckWanted(absl::Span<const PlaceId> places);
   LeasePlan MakePlan(absl::Span<const PlaceId> places, Access access);
   bool IsWantedAhead(PlaceId place, Access access) const;
+  void EndAhead(const LeasePlan& plan);
   void AddUse(PlaceId place);
   // Adds a use that only its plan may end; ConfirmUse makes it an ordinary one.
   void ReserveUse(PlaceId place);

@@ -34,6 +34,11 @@ bool LeaseCache::IsWantedAhead(PlaceId place, Access access) const {
   return entry.state == State::kAbsent && RoomAhead(limits_.budget(), bound_, held_ + leasing_) > 0;
 }
 
+void LeaseCache::EndAhead(const LeasePlan& plan) {
+  upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
+  for (const PlaceId place : plan.upgrade) at(place).is_ahead = false;
+}
+
 bool LeaseCache::HasAhead() const {
   for (const PlaceId place : ahead_writes_) {
     if (IsWantedAhead(place, Access::kWrite)) return true;
@@ -60,6 +65,7 @@ LeasePlan LeaseCache::PlanAhead() {
     plan.counts_uses = false;
     plan.is_ahead = true;
     upgraded_ahead_ += static_cast<uint32_t>(plan.upgrade.size());
+    for (const PlaceId place : plan.upgrade) at(place).is_ahead = true;
     return plan;
   }
   return {};

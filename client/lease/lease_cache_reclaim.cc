@@ -55,7 +55,7 @@ void LeaseCache::Revoke(absl::Span<const ChunkId> chunks, uint32_t additional) {
 }
 
 bool LeaseCache::IsTakable(uint32_t place) const {
-  return IsIdle(entries_[place]) && !IsMoving(entries_[place].state);
+  return entries_[place].IsIdle() && !IsMoving(entries_[place].state);
 }
 
 std::vector<PlaceId> LeaseCache::TakeRevoked() {
@@ -114,7 +114,7 @@ std::vector<PlaceId> LeaseCache::TakeOldest(uint32_t count, Recent recent) {
   // A fault that needs room must get it even from recently faulted places: the oldest fault first.
   for (uint32_t i = kRecentFaults; i > 0 && taken.size() < count; --i) {
     const uint32_t place = recent_[i - 1];
-    if (place == kNone || !IsIdle(entries_[place]) || entries_[place].stamp == stamp_) continue;
+    if (place == kNone || !entries_[place].IsIdle() || entries_[place].stamp == stamp_) continue;
     MarkReleasing(place, &taken);
   }
   return taken;

@@ -92,12 +92,12 @@ TEST(LeaseCacheTest, LeavingLeasesAreTakenInTheMomentAfterTheirLastUse) {
 }
 
 TEST(LeaseCacheTest, LeasesAheadNeedNoReleaseAndCountNoUse) {
-  LeaseCache cache = Bound(6, 3);
+  LeaseCache cache = Bound(6, 4);
   Hold(&cache, {0}, Access::kRead);
   Acquire(&cache, {1}, Access::kRead);
   EXPECT_EQ(cache.PlanAhead().next, LeasePlan::Next::kDone);
   cache.SetAhead({{ChunkId(102), ChunkId(103), ChunkId(199)}, {ChunkId(100), ChunkId(101)}});
-  // 1 is in use, so that it cannot be upgraded now; the budget has room for one more.
+  // 1 is in use, so that it cannot be upgraded now. One lease fits below the headroom.
   const LeasePlan writes = cache.PlanAhead();
   EXPECT_EQ(writes.upgrade, Places({0}));
   EXPECT_TRUE(writes.fetch.empty() && writes.release.empty());

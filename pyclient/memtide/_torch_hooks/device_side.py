@@ -23,6 +23,10 @@ class DeviceSide(StepPhase):
     def begin_phase(self) -> None:
         """Called before a forward pass while leases are needed. It may make them unnecessary."""
 
+    def begin_evaluation(self, _module: torch.nn.Module) -> None:
+        """Called before each module's forward without gradients, while leases are needed. It may
+        make them unnecessary until that ends."""
+
     def adopted(self, parameter: torch.Tensor) -> None:
         """Called for each parameter that is in a chunk now."""
 

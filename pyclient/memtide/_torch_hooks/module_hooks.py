@@ -130,6 +130,8 @@ class ModuleHooks(StepPhase):
         """Global forward pre-hook."""
         if self._novelty is not None and not is_captured():
             self._novelty.enter_module(module, inputs)
+            if self._ledger.active and not torch.is_grad_enabled():
+                self._device.begin_evaluation(module)
         if _holds_nothing(module) or is_captured() or not self._addresses.here:
             return
         known = self.prepare(self.look_at(module))

@@ -65,6 +65,7 @@ def test_every_script_is_a_case() -> None:
         "uneven_batches",
         "chosen_ranks",
         "on_device",
+        "evaluating",
         "gan_on_device",
         "compiled",
     }

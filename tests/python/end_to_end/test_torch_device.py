@@ -181,6 +181,28 @@ def test_memtide_gives_the_same_bits_on_it(
     assert (statistics["moved_bytes"]["host_to_device_bytes"] == 0) == fits
 
 
+def test_passes_without_gradients_run_without_dispatch_where_all_fits(
+    cli: Cli, fake_device: dict[str, str], tmp_path: Path
+) -> None:
+    operations = {}
+    for passes in (2, 42):
+        script = [SCRIPTS / "evaluating.py", "fakegpu", passes]
+        cli.python(*script, RESULT=tmp_path / "plain", **fake_device).check()
+        cli.memtide(
+            *("run", "--device=cuda", "--device-pool=96MiB", "--host-pool=96MiB"),
+            *(f"--ssd-dir={tmp_path / 'ssd'}", f"--stats={tmp_path / 'stats'}"),
+            *script,
+            RESULT=tmp_path / "offloaded",
+            **fake_device,
+        ).check()
+        assert (tmp_path / "offloaded").read_text() == (tmp_path / "plain").read_text()
+        statistics = json.loads((tmp_path / "stats").read_text())
+        operations[passes] = statistics["hooks"]["operations"]
+    # A pass has some 100, and there are four times as many passes. A covered one reads the memory's
+    # statistics, an operation of this device, and so do moments of training, by the clock.
+    assert operations[42] - operations[2] < 40 * 100
+
+
 @pytest.mark.parametrize("more", [("--job", "gpt"), ("--skip-non-finite",)], ids=lambda m: m[0])
 def test_what_is_asked_for_in_parts_is_stepped_on_the_host(
     cli: Cli, fake_device: dict[str, str], tmp_path: Path, more: tuple[str, ...]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from memtide._torch_hooks.patching import patches
 from memtide._torch_hooks.patching.patch_row import OLDEST_TORCH, Version
-from memtide._torch_hooks.patching.patch_table import PATCHES
+from memtide._torch_hooks.patching.patch_table import PATCHES, UNCOMPILED
 
 PACKAGE = Path(patches.__file__).parents[1]
 _PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")  # Without CUDA, so tenths of the size.
@@ -31,7 +31,7 @@ class TorchSources:
     """The modules of a torch below a folder."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+        self.folder = folder
         self._modules: dict[str, dict[str, ast.AST] | None] = {}
 
     def has_module(self, module: str) -> bool:
@@ -80,7 +80,7 @@ class TorchSources:
     def _source_of(self, module: str, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
-        is_package = (self._folder / module.replace(".", "/") / "__init__.py").exists()
+        is_package = (self.folder / module.replace(".", "/") / "__init__.py").exists()
         parts = module.split(".")
         parts = parts[: len(parts) - node.level + is_package]
         return ".".join([*parts, *filter(None, [node.module])])
@@ -89,7 +89,7 @@ class TorchSources:
         if module not in self._modules:
             path = module.replace(".", "/")
             files = (f"{path}.py", f"{path}/__init__.py", f"{path}.pyi", f"{path}/__init__.pyi")
-            found = next((f for name in files if (f := self._folder / name).exists()), None)
+            found = next((f for name in files if (f := self.folder / name).exists()), None)
             text = None if found is None else found.read_text(encoding="utf-8")
             self._modules[module] = None if text is None else _bound(ast.parse(text).body)
         return self._modules[module]
@@ -144,6 +144,15 @@ def differences(folder: Folder, version: Version) -> Iterator[str]:
             yield f"{path} uses {module}.{name}, which is not there"
 
 
+def compiles(folder: Folder) -> bool:
+    """As `patches.can_compile`, and torch takes dispatch modes off while it compiles."""
+    sources = TorchSources(folder)
+    needs = [(patch.owner, patch.name) for patch in PATCHES if patch.absent == UNCOMPILED]
+    needs.append(("torch.utils._python_dispatch:TorchDispatchMode", "ignore_compile_internals"))
+    needs.append(("torch._dynamo.convert_frame", "_disable_current_modes"))
+    return all(sources.has(owner, name) for owner, name in needs)
+
+
 def main(versions: list[str]) -> int:
     count = 0
     for version in versions or [".".join(map(str, (*OLDEST_TORCH, 0)))]:
@@ -154,9 +163,11 @@ def main(versions: list[str]) -> int:
             subprocess.run([*command, f"torch=={version}"], check=True)
             (wheel,) = Path(folder).glob("*.whl")
             found = list(differences(zipfile.Path(wheel), patches.version_of(version)))
+            compiling = "on" if compiles(zipfile.Path(wheel)) else "off"
         for difference in found:
             print(f"torch {version}: {difference}")
         print(f"torch {version}: {len(found)} differences from the table of patches")
+        print(f"torch {version}: torch.compile on a GPU is {compiling}")
         count += len(found)
     return 1 if count else 0
 

@@ -18,6 +18,11 @@ def test_the_sources_of_this_torch_have_what_it_has() -> None:
     assert list(torch_sources.differences(INSTALLED, VERSION)) == []
 
 
+def test_the_sources_say_whether_code_is_compiled_on_a_gpu(sources: TorchSources) -> None:
+    assert torch_sources.compiles(INSTALLED) == patches.can_compile() is True
+    assert not torch_sources.compiles(sources.folder)
+
+
 def test_what_has_gone_or_come_is_a_difference() -> None:
     found = set(torch_sources.differences(INSTALLED, (2, 6)))
     assert found == {

@@ -3,7 +3,8 @@
 A dispatch mode in Python costs each operation 4 us and more even where it does nothing, so the only
 cheap one is none. While all chunks fit, one lease on all of them (a hold, _memory/leases.py)
 answers every access, and no operation has to be seen. A *covered phase* is the time from the first
-forward pass of an iteration to the end of the optimizer's step:
+forward pass of an iteration to the end of the optimizer's step, or one outermost forward pass
+without gradients, as in evaluation, or for one token that is generated:
 
 - It begins only in the thread that installed the mode, where that mode is the only one, outside of
   backward. Autograd gives its threads the modes of the thread that called `backward`, so a pass
@@ -25,7 +26,8 @@ that parameters and states that a script has put in the place of adopted ones ar
 Until then they are in ordinary memory.
 
 Nothing can run an operation again that finds too little memory during a covered phase. So one
-begins only if iterations leave headroom (DeviceOomHandler.has_headroom).
+begins only if iterations leave headroom (DeviceOomHandler.has_headroom), and none without gradients
+before such a pass has ended under dispatch, so that its peak is known.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from memtide._memory.device_oom import DeviceOomHandler
 from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import ModuleHooks
+from memtide._torch_hooks.on_gpu.outermost_pass import OutermostPass
 from memtide._util.program_capture import is_captured
 
 Function = Callable[..., Any]
@@ -78,6 +81,12 @@ class DispatchSwitch:
         # Calls of zero_grad since the last forward pass outside of phases, and the most of them
         # that an iteration had before it stepped.
         self._zeroed = self._most_zeroed = 0
+        # Passes without gradients. The chunks when one last ended; -1: none has.
+        self._evaluation = OutermostPass(self._end_evaluation)
+        self._evaluates = False  # Whether the phase is the pass's.
+        self._evaluations = 0  # Such phases.
+        self._chunks_evaluated = -1
+        self._evaluation_refused = False  # As `_refused`.
 
     def begin_phase(self) -> None:
         """Begins a covered phase, if that is possible now and saves something. Called before each
@@ -90,19 +99,37 @@ class DispatchSwitch:
             self._refused = True
             return
         self._phases += 1
-        self.lean = self._phases % _LOOK_EVERY != 0
-        if self.lean and not self._module_hooks.sampling:
-            self._module_hooks.unwatch()
-        mode_stack.take_off(self._mode)
+        self._take_off(self._phases)
+
+    def begin_evaluation(self, module: torch.nn.Module) -> None:
+        """As `begin_phase`, for one outermost forward pass without gradients. Called before each
+        forward pass of a module without gradients, while there is no phase."""
+        if not self._is_owner() or not self._evaluation.begin(module):
+            return
+        self._zeroed = 0
+        if not self._may_evaluate():
+            return
+        if not self._has_room():
+            self._evaluation_refused = True
+            return
+        self._evaluates = True
+        self._evaluations += 1
+        self._take_off(self._evaluations)
 
     def end_phase(self) -> None:
         """Ends the covered phase, if there is one."""
         if not self._ledger.holding or not self._is_owner():
             return
+        self._evaluates = False
         mode_stack.put_back(self._mode, 0)
         self._module_hooks.watch()
         self.lean = False
         self._memory.pressure.end_hold()
+
+    def close(self) -> None:
+        """Ends all of this. REQUIRES: no module runs."""
+        self._evaluation.leave()
+        self.end_phase()
 
     def training_or_evaluating(self, original: Function) -> Function:
         """torch.nn.Module.train, which `eval` calls, too: no iteration of a script goes on then."""
@@ -110,6 +137,7 @@ class DispatchSwitch:
         @functools.wraps(original)
         def train(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if not is_captured():
+                self._leave_evaluation()
                 self.end_phase()
             return original(module, *args, **kwargs)
 
@@ -144,6 +172,7 @@ class DispatchSwitch:
         """After an optimizer's step, the covered phase ends."""
         if not self._is_owner():
             return
+        self._leave_evaluation()
         self.end_phase()
         self._most_zeroed = max(self._most_zeroed, self._zeroed)
         self._ledger.refresh()
@@ -151,6 +180,23 @@ class DispatchSwitch:
         self._settled = chunks <= self._chunks
         self._refused = False
         self._chunks = chunks
+
+    def _end_evaluation(self, module: torch.nn.Module) -> None:
+        self._memory.novelty.leave_module(module)
+        if self._evaluates:
+            self.end_phase()
+        self._chunks_evaluated = self._memory.arenas.chunks()
+
+    def _leave_evaluation(self) -> None:
+        if self._is_owner():
+            self._evaluation.leave()
+            self._evaluation_refused = False
+
+    def _take_off(self, phases: int) -> None:
+        self.lean = phases % _LOOK_EVERY != 0
+        if self.lean and not self._module_hooks.sampling:
+            self._module_hooks.unwatch()
+        mode_stack.take_off(self._mode)
 
     def _is_owner(self) -> bool:
         in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
@@ -162,9 +208,16 @@ class DispatchSwitch:
         return self._elastic.has_headroom(more_bytes) and self._memory.pressure.hold_all()
 
     def _may_begin(self) -> bool:
+        return self._is_owner() and torch.is_grad_enabled() and self._may_cover()
+
+    def _may_evaluate(self) -> bool:
         return (
-            self._is_owner()
-            and torch.is_grad_enabled()  # Evaluation has no step that would end the phase.
-            and mode_stack.is_alone(self._mode)
-            and not self._steps_elsewhere()
+            not self._refused
+            and not self._evaluation_refused
+            and self._memory.arenas.chunks() <= self._chunks_evaluated
+            and not self._memory.pressure.exceeds_lease_budget()
+            and self._may_cover()
         )
+
+    def _may_cover(self) -> bool:
+        return mode_stack.is_alone(self._mode) and not self._steps_elsewhere()

@@ -65,6 +65,9 @@ class GpuSide(DeviceSide):
     def begin_phase(self) -> None:
         self.switch.begin_phase()
 
+    def begin_evaluation(self, module: torch.nn.Module) -> None:
+        self.switch.begin_evaluation(module)
+
     def around_rest(self, arguments: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
         return self.leaves.running(arguments)
 
@@ -91,6 +94,6 @@ class GpuSide(DeviceSide):
     def close(self) -> None:
         """Ends lease dispatch."""
         self.leaves.close()
-        self.switch.end_phase()
+        self.switch.close()
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._memory.ledger.under_dispatch = False
