@@ -60,7 +60,8 @@ def test_the_same_bits(name: str, handles_faults: bool, monkeypatch: pytest.Monk
     for one, other in zip(plain, offloaded, strict=True):
         assert torch.equal(one, other)
     assert len(sizes) > 8  # More than one group in each step.
-    assert sum(sizes) == 4 * 24
+    # On a GPU, groups that fit are divided again.
+    assert sum(sizes) == 4 * 24 * (1 if handles_faults else 2)
 
 
 def test_what_fits_goes_in_one_call() -> None:

@@ -43,10 +43,11 @@ def in_groups(
             update(params, *args, **kwargs)
             return
         capacity = max(1, ledger.limit)
-        whole_lists = list(_spans(memory, lists, len(params), capacity))
-        if ledger.strict and len(whole_lists) > 1:
+        spans = list(_spans(memory, lists, len(params), capacity))
+        if ledger.strict and len(spans) > 1:
             capacity = max(1, capacity // _GROUPS_ON_GPU)
-        for start, end in _spans(memory, lists, len(params), capacity):
+            spans = list(_spans(memory, lists, len(params), capacity))
+        for start, end in spans:
             if ledger.strict:  # Else the step's mode sees each operation.
                 observer.moment("step", update.__name__)
             parts = {id(whole): whole[start:end] for whole in lists}
