@@ -83,7 +83,7 @@ std::vector<PlaceId> LeaseCache::TakeAllIdle() {
 }
 
 std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
-  SetAhead({});  // What the caller takes must not be leased again before its call.
+  SetAhead({});  // A lease that the caller takes must not come again before its call.
   std::vector<PlaceId> taken;
   for (const PlaceId place : places) {
     if (IsBound(place) && IsTakable(place.value())) {

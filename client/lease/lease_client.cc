@@ -170,7 +170,7 @@ void LeaseClient::RunAhead() {
       CarryOut(&*pending, Instant::min()).IgnoreError();
       continue;
     }
-    if (pending->moments.empty() && !pending->asks) continue;
+    if (pending->moments.empty() && pending->asks == 0) continue;
     monitor_.CountCall();
     // The moments are hints: losing them costs only time.
     const absl::StatusOr<ChunksAhead> ahead = session_->Report(pending->moments);

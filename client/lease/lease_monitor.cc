@@ -270,13 +270,12 @@ void LeaseMonitor::Ended(const PendingFetch& pending, const ChunksAhead* ahead) 
   const MutexLock lock(&mutex_);
   if (pending.reports) reporting_ = false;
   if (ahead != nullptr) {
-    more_come_ = ahead->more_come;
-    log_.ReportOften(more_come_ || !ahead->reads.empty() || !ahead->writes.empty());
     cache_.SetAhead(*ahead);
     const bool some_came = !ahead->reads.empty() || !ahead->writes.empty();
-    ask_after_ = some_came || !pending.asks ? kAskAgainAfter : std::min(2 * ask_after_, kMostPause);
+    more_come_ = !ahead->more_come ? 0 : some_came ? 1 : std::min(pending.asks + 1, kMostAsks);
+    log_.ReportOften(some_came || more_come_ > 0);
   }
-  if (more_come_ || HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
+  if (more_come_ > 0 || HasAhead(cache_, log_, reporting_)) ahead_needed_.Signal();
 }
 
 // --- Ahead of uses ---
@@ -285,15 +284,18 @@ absl::optional<PendingFetch> LeaseMonitor::NextAhead() {
   const MutexLock lock(&mutex_);
   PendingFetch pending;
   while (!stopping_ && (!lost_.ok() || !HasAhead(cache_, log_, reporting_))) {
-    if (lost_.ok() && more_come_) {
-      pending.asks = !ahead_needed_.WaitFor(&mutex_, ask_after_);
-      if (pending.asks) break;
+    if (lost_.ok() && more_come_ > 0) {
+      const int asks = more_come_;
+      if (!ahead_needed_.WaitFor(&mutex_, kAskAgainAfter * (1 << (asks - 1)))) {
+        pending.asks = asks;
+        break;
+      }
     } else {
       ahead_needed_.Wait(&mutex_);
     }
   }
   if (stopping_) return absl::nullopt;
-  more_come_ = false;
+  more_come_ = 0;
   pending.plan = cache_.PlanAhead();
   pending.leased = ChunksOf(cache_, pending.plan.fetch);
   const std::vector<ChunkId> upgraded = ChunksOf(cache_, pending.plan.upgrade);

@@ -65,7 +65,7 @@ struct PendingFetch {
   LeasePlan plan;
   std::vector<ChunkId> leased, released;
   std::vector<Moment> moments;
-  bool asks = false;     // The call asks which chunks are there by now.
+  int asks = 0;          // Not zero: the call asks which chunks are there by now, for this time.
   bool reports = false;  // Until Ended(), no other call has moments.
 };
 
@@ -98,8 +98,8 @@ class LeaseMonitor {
   // before any of them could proceed.
   // A chunk on its way to a GPU takes about as long.
   static constexpr Duration kAskAgainAfter = std::chrono::milliseconds(1);
-  // It may also wait for hours, for a budget of writes.
-  static constexpr Duration kMostPause = std::chrono::milliseconds(64);
+  // It may also wait for hours, for a budget of writes: each time in vain doubles the pause.
+  static constexpr int kMostAsks = 7;
   static constexpr Duration kMaxMinResidency = std::chrono::milliseconds(100);
 
   LeaseMonitor(uint32_t places, const Job& job);
@@ -201,8 +201,8 @@ class LeaseMonitor {
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool reporting_ ABSL_GUARDED_BY(mutex_) = false;  // A call with moments is under way.
-  bool more_come_ ABSL_GUARDED_BY(mutex_) = false;  // See ChunksAhead.
-  Duration ask_after_ ABSL_GUARDED_BY(mutex_) = kAskAgainAfter;
+  // See ChunksAhead. Zero: none; n: asked for after kAskAgainAfter, n - 1 times doubled.
+  int more_come_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace memtide::client

@@ -62,7 +62,7 @@ SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slo
     if (freed[member]) uses_[member].front().fresh = uses_[member].back().last = true;
   }
   done_ = order_.empty();
-  kept_ = before == nullptr ? static_cast<uint32_t>(order_.size()) : 0;
+  placed_ = before == nullptr ? static_cast<uint32_t>(order_.size()) : 0;
   wanted_.resize(before == nullptr ? 0 : members, kNone);
   for (uint32_t member = 0; member < wanted_.size(); ++member) {
     wanted_[member] = before->SlotOf(Member(member)).value_or(kNone);
@@ -231,8 +231,8 @@ void SlotPlan::Work(uint32_t choices) {
   const auto members = static_cast<uint32_t>(order_.size());
   while (credit_ > 0 && !done_) {
     credit_ -= kUsesASlot;
-    if (kept_ < members) {
-      KeepSlot(order_[kept_++]);
+    if (placed_ < members) {
+      KeepSlot(order_[placed_++]);
     } else if (turn_ < members) {
       Choose(order_[turn_++]);
     } else if (exchanges_ < kExchangesAMember * members) {

@@ -86,7 +86,7 @@ class SlotPlan {
   std::vector<uint32_t> order_;               // Members with uses, by the first of them.
   std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and that of the plan before.
   std::vector<SlotUses> slots_;
-  uint32_t kept_ = 0, turn_ = 0, exchanges_ = 0;
+  uint32_t placed_ = 0, turn_ = 0, exchanges_ = 0;
   int sweep_ = 0;
   bool improved_ = false, done_ = false;
   int64_t credit_ = 0;
