@@ -5,24 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "daemon/policy/testing/event_text.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
 using Kind = ResidencyPlan::Event::Kind;
-
-// "ar bw a-": a is read, b written to, a given up.
-std::vector<ResidencyPlan::Event> Events(const std::string& text) {
-  std::vector<ResidencyPlan::Event> events;
-  for (size_t i = 0; i + 1 < text.size(); i += 3) {
-    const Kind kind = text[i + 1] == 'r'   ? Kind::kRead
-                      : text[i + 1] == 'w' ? Kind::kWrite
-                                           : Kind::kFree;
-    events.push_back({Member(static_cast<uint32_t>(text[i] - 'a')), kind, 1000});
-  }
-  return events;
-}
 
 ResidencyPlan Made(const std::vector<ResidencyPlan::Event>& events, ResidencyPlan::Slots slots,
                    ResidencyPlan::Transfers transfers = {}) {
@@ -88,7 +77,7 @@ Followed Follow(const std::vector<ResidencyPlan::Event>& events, const Residency
 }
 
 TEST(ResidencyPlanTest, WhatFitsStays) {
-  const std::vector<ResidencyPlan::Event> events = Events("ar bw cr bw ar ");
+  const std::vector<ResidencyPlan::Event> events = EventsOf("ar bw cr bw ar ");
   const ResidencyPlan plan = Made(events, {8, 8});
   for (uint32_t member = 0; member < 2; ++member) {
     for (uint32_t nth = 0; nth < 2; ++nth) EXPECT_TRUE(plan.After(Member(member), nth)->upper);
@@ -97,7 +86,7 @@ TEST(ResidencyPlanTest, WhatFitsStays) {
 }
 
 TEST(ResidencyPlanTest, KnowsOnlyTheEventsThatThereAre) {
-  const ResidencyPlan plan = Made(Events("ar cr "), {8, 8});
+  const ResidencyPlan plan = Made(EventsOf("ar cr "), {8, 8});
   EXPECT_TRUE(plan.After(Member(0), 0).has_value());
   EXPECT_FALSE(plan.After(Member(0), 1).has_value());
   EXPECT_FALSE(plan.After(Member(1), 0).has_value()) << "a gap in the numbers";
@@ -107,21 +96,21 @@ TEST(ResidencyPlanTest, KnowsOnlyTheEventsThatThereAre) {
 
 TEST(ResidencyPlanTest, WhoIsUsedAgainSoonerStays) {
   // One slot beside the leased ones.
-  const ResidencyPlan plan = Made(Events("ar br cr dr ar er br fr "), {3, absl::nullopt});
+  const ResidencyPlan plan = Made(EventsOf("ar br cr dr ar er br fr "), {3, absl::nullopt});
   EXPECT_TRUE(plan.After(Member(0), 0)->upper);
   EXPECT_FALSE(plan.After(Member(1), 0)->upper);
 }
 
 TEST(ResidencyPlanTest, WhatIsWrittenToStaysBeforeWhatIsOnlyRead) {
   // a and b come in the same way; a would have to be written back each time.
-  const ResidencyPlan plan = Made(Events("aw br cr dr er fr "), {3, absl::nullopt});
+  const ResidencyPlan plan = Made(EventsOf("aw br cr dr er fr "), {3, absl::nullopt});
   EXPECT_TRUE(plan.After(Member(0), 0)->upper);
   EXPECT_FALSE(plan.After(Member(1), 0)->upper);
 }
 
 TEST(ResidencyPlanTest, TheHostKeepsTheCopyOfWhatLeavesTheDevice) {
   // Three of six are only read and fit beside each other in host memory alone.
-  const ResidencyPlan plan = Made(Events("ar br cr dr er fr "), {3, 8});
+  const ResidencyPlan plan = Made(EventsOf("ar br cr dr er fr "), {3, 8});
   uint32_t upper = 0;
   for (uint32_t member = 0; member < 6; ++member) {
     const ResidencyPlan::Stay stay = *plan.After(Member(member), 0);
@@ -133,7 +122,7 @@ TEST(ResidencyPlanTest, TheHostKeepsTheCopyOfWhatLeavesTheDevice) {
 
 TEST(ResidencyPlanTest, WhatIsGivenUpIsNotBroughtBack) {
   // b exists between its write and its end; waiting below costs its way down alone.
-  const std::vector<ResidencyPlan::Event> events = Events("bw ar cr dr ar cr dr b- ");
+  const std::vector<ResidencyPlan::Event> events = EventsOf("bw ar cr dr ar cr dr b- ");
   const ResidencyPlan plan = Made(events, {3, 8});
   EXPECT_FALSE(plan.After(Member(1), 0)->upper);
   EXPECT_FALSE(plan.After(Member(1), 1)->upper) << "it does not exist";
@@ -231,7 +220,7 @@ TEST(ResidencyPlanTest, AFastLinkSendsNoMoreThanTheSlotsDemand) {
 }
 
 TEST(ResidencyPlanTest, AMemberOnItsWayTakesASlotForAsLongAsItsTransfer) {
-  const std::vector<ResidencyPlan::Event> events = Events("ar br cr dr er fr gr hr ");
+  const std::vector<ResidencyPlan::Event> events = EventsOf("ar br cr dr er fr gr hr ");
   const auto ahead = [&](uint64_t in_micros) {
     const ResidencyPlan plan = Made(events, {8, absl::nullopt}, {in_micros, in_micros});
     uint32_t least = ~uint32_t{0};
@@ -249,7 +238,7 @@ TEST(ResidencyPlanTest, AMemberOnItsWayTakesASlotForAsLongAsItsTransfer) {
 TEST(ResidencyPlanTest, AMemberThatCannotBeBackInTimeStays) {
   // a is used again soon; b and c have time to go and come back.
   const std::vector<ResidencyPlan::Event> events =
-      Events("ar br dr er ar cr fr gr hr ir jr kr lr mr nr or ");
+      EventsOf("ar br dr er ar cr fr gr hr ir jr kr lr mr nr or ");
   for (const uint64_t micros : {uint64_t{0}, uint64_t{3000}}) {
     const ResidencyPlan plan = Made(events, {5, absl::nullopt}, {micros, micros});
     EXPECT_TRUE(plan.After(Member(0), 0)->upper) << micros;

@@ -5,24 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "daemon/policy/testing/event_text.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
 namespace {
 
 using Kind = ResidencyPlan::Event::Kind;
-
-// "ar bw a-": a is read, b written to, a given up. Each takes a millisecond.
-std::vector<ResidencyPlan::Event> UsesIn(const std::string& text) {
-  std::vector<ResidencyPlan::Event> events;
-  for (size_t i = 0; i + 1 < text.size(); i += 3) {
-    const Kind kind = text[i + 1] == 'r'   ? Kind::kRead
-                      : text[i + 1] == 'w' ? Kind::kWrite
-                                           : Kind::kFree;
-    events.push_back({Member(static_cast<uint32_t>(text[i] - 'a')), kind, 1000});
-  }
-  return events;
-}
 
 SlotPlan MadeOf(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
                 const SlotPlan* before = nullptr) {
@@ -59,7 +48,7 @@ TEST(SlotPlanTest, WhatIsUsedOnceSharesSlotsAndWhatIsUsedOftenHasItsOwn) {
   for (char once = 'd'; once < 'p'; ++once) {
     text += std::string("ar bw cr ") + once + "w ";
   }
-  const SlotPlan plan = MadeOf(UsesIn(text), 6);
+  const SlotPlan plan = MadeOf(EventsOf(text), 6);
   for (const uint32_t often : {0u, 1u, 2u}) {
     for (uint32_t other = 0; other < 15; ++other) {
       if (other == often) continue;
@@ -70,13 +59,13 @@ TEST(SlotPlanTest, WhatIsUsedOnceSharesSlotsAndWhatIsUsedOftenHasItsOwn) {
 }
 
 TEST(SlotPlanTest, AContentThatIsMadeAnewComesAndLeavesWithoutATransfer) {
-  EXPECT_EQ(MadeOf(UsesIn("aw ar a- bw br b- cw cr c- "), 1).transfers(), 0u);
-  EXPECT_EQ(MadeOf(UsesIn("ar ar ar br br br cr cr cr "), 1).transfers(), 3u)
+  EXPECT_EQ(MadeOf(EventsOf("aw ar a- bw br b- cw cr c- "), 1).transfers(), 0u);
+  EXPECT_EQ(MadeOf(EventsOf("ar ar ar br br br cr cr cr "), 1).transfers(), 3u)
       << "nothing is written";
 }
 
 TEST(SlotPlanTest, ASlotIsFreeForAMemberOnceTheOneBeforeItWasUsed) {
-  const SlotPlan plan = MadeOf(UsesIn("aw aw bw bw bw "), 1);
+  const SlotPlan plan = MadeOf(EventsOf("aw aw bw bw bw "), 1);
   EXPECT_TRUE(plan.After(Member(0), 0)->stays);
   const auto away = plan.After(Member(0), 1);
   EXPECT_FALSE(away->stays);
@@ -87,7 +76,7 @@ TEST(SlotPlanTest, ASlotIsFreeForAMemberOnceTheOneBeforeItWasUsed) {
 }
 
 TEST(SlotPlanTest, KnowsForHowLongASlotIsUnwanted) {
-  const SlotPlan plan = MadeOf(UsesIn("aw aw aw aw bw "), 1);
+  const SlotPlan plan = MadeOf(EventsOf("aw aw aw aw bw "), 1);
   EXPECT_EQ(plan.UnwantedFor(0, 5), 0u);
   EXPECT_EQ(plan.UnwantedFor(0, 1), 0u);
   EXPECT_GT(plan.UnwantedFor(3, 1), 1000u) << "no member has it";
