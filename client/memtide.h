@@ -316,8 +316,8 @@ MEMTIDE_API int memtide_resize(memtide_client* client, uint64_t device_share_byt
 /* Begins a moment: one pass of a module, or one piece of an optimizer step. Chunks acquired or
  * faulted in from now on are used in it. phase: one of the above, or 0. name: the first 64 bytes
  * are recorded; may be NULL. own_*_bytes: memory that the process needs beside its chunks in this
- * moment. Moments are sent with the next fetch, or, after 16 without a fetch, in a call that waits
- * for its reply only. */
+ * moment. Moments are sent with the next fetch, or, after 16 without a fetch, by a thread of the
+ * client's: no program thread waits for that. */
 MEMTIDE_API int memtide_moment(memtide_client* client, int phase, const char* name,
                                uint64_t own_device_bytes, uint64_t own_host_bytes);
 /* Ends an iteration. The daemon predicts that its moments, and their uses, recur in the same order.

@@ -22,7 +22,7 @@ namespace memtide::client {
 class AccessLog {
  public:
   // After this many moments without a fetch, a report of its own is worth its cost: otherwise the
-  // daemon's prediction lags behind the program.
+  // daemon's prediction lags behind the program. Where it names chunks ahead, it must know earlier.
   static constexpr size_t kReportAfter = 16, kReportOften = 1;
 
   // The limits of one call bound the log: moments, uses, and ends of iterations.

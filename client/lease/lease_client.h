@@ -8,7 +8,8 @@
 //   a place is mapped only after its lease is granted;
 //   a place that a lost device failed to write is never released: the session ends with its lease.
 //
-// Thread safety: all methods may be called from any thread; RunReclaimer needs a thread of its own.
+// Thread safety: all methods may be called from any thread; RunReclaimer and RunAhead need
+// a thread of their own each.
 #ifndef MEMTIDE_CLIENT_LEASE_LEASE_CLIENT_H_
 #define MEMTIDE_CLIENT_LEASE_LEASE_CLIENT_H_
 

@@ -2,7 +2,7 @@
 // chunks must move now to be in time.
 //
 // It joins the access predictor, the residency plan in force with the next one while that is
-// computed, the clocks of the links, and for each tier the lookahead: the virtual times up to which
+// computed, the plan of slots beside them where the upper tier is a GPU's, the clocks of the links, and for each tier the lookahead: the virtual times up to which
 // uses are prefetched, and must be. It knows members and tiers; what it must know of chunks comes
 // in as values and by the functors of LookAhead and PrefetchNext.
 //

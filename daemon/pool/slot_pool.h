@@ -1,7 +1,8 @@
 // SlotPool: the slots of one job at one tier, and Slot: the ownership of one of them.
 //
 // Slots are numbered from 0 and become usable when memory backs them. Take prefers the slot that
-// was freed last, because its pages are warm, and uses a new number only if no used one is free. A
+// was freed last, because its pages are warm, and uses a new number only if no used one is free.
+// TakePlanned takes the slot that a plan names, where mappings cost more than cold pages. A
 // pool may be resized below the number of backed slots: the surplus stays usable until the owner
 // gives up free slots, one by one. A slot that was given up is backed again in two steps, because
 // its memory goes and comes asynchronously: Gone, TakeGone.

@@ -38,6 +38,8 @@ constexpr const char* kProbeNames[] = {
     "chunk freed while a fetch waits for it",
     "evict waited",
     "prefetch moved a chunk",
+    "lease that leaves for another chunk of its slot",
+    "chunk named ahead of its use",
     "call sent again",
     "pool exhausted",
     "chunks exhausted",

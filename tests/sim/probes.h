@@ -39,6 +39,8 @@ enum class Probe : uint8_t {
   kFreedWhileWaitedFor,
   kEvictWaited,
   kPrefetchMoved,
+  kLeaseLeaves,
+  kNamedAhead,
   kReplayedReply,
   kPoolExhausted,
   kChunksExhausted,
@@ -101,7 +103,7 @@ enum class Probe : uint8_t {
   kBadCopyReplaced,  // By another one, which was valid.
   kBadCopyLost,
 };
-inline constexpr int kProbes = 88, kProbesOfActivations = 5, kProbesOfParts = 11, kProbesOfLies = 8;
+inline constexpr int kProbes = 90, kProbesOfActivations = 5, kProbesOfParts = 11, kProbesOfLies = 8;
 static_assert(kProbes == static_cast<int>(Probe::kBadCopyLost) + 1);
 
 const char* ProbeName(Probe probe);

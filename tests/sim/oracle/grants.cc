@@ -23,6 +23,8 @@ void Model::Accept(const Call& call, const FetchCall& fetch, const FetchReply& r
   }
   for (size_t at = 0; at < reply.leases.size(); ++at) Grant(fetch, at, reply.leases[at]);
   if (!verdict_.ok()) return;
+  if (reply.leaving > 0) probes_.Hit(Probe::kLeaseLeaves);
+  if (reply.ahead.reads.size() + reply.ahead.writes.size() > 0) probes_.Hit(Probe::kNamedAhead);
   for (const auto* named : {&reply.ahead.reads, &reply.ahead.writes, &reply.eviction_hints}) {
     for (const ChunkId chunk : *named) {
       if (state_.Owns(fetch.session, chunk)) continue;
