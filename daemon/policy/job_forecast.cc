@@ -1,6 +1,8 @@
 #include "daemon/policy/job_forecast.h"
 
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace memtide {
 
@@ -15,16 +17,23 @@ constexpr uint32_t kAlike = 4;
 // A job may be faster than in the iteration that was planned: it may have a member this many
 // uses earlier.
 constexpr uint32_t kEarlier = 8;
-// One slot in this many stays without members, for chunks whose own is taken.
+// One slot in this many stays without members, for chunks whose own is taken, unless each member
+// can have one of its own.
 constexpr uint32_t kSpareSlots = 6;
 // A choice of slots passes over all events: with more of them it would hold up the engine's loop.
 constexpr size_t kMostEventsInSlots = 1 << 16;
+
+uint32_t SlotsForMembers(const std::vector<ResidencyPlan::Event>& events, uint32_t slots) {
+  std::set<Member> members;
+  for (const ResidencyPlan::Event& event : events) members.insert(event.member);
+  return members.size() <= slots ? slots : slots - slots / kSpareSlots;
+}
 
 }  // namespace
 
 // Starts the next plan. A plan holds for later iterations that are much like the planned one.
 bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots,
-                               Tier upper) {
+                               Tier upper, SlotPlan::SlotNow there) {
   const uint64_t before = predictor_.last_iteration().number;
   predictor_.EndIteration(clock);
   const AccessPredictor::Iteration& was = predictor_.last_iteration();
@@ -49,8 +58,11 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
                                            links_.micros({upper, below})};
   next_plan_.emplace(events, *slots, transfers);
   if (slots->fixed >= kSpareSlots && events.size() <= kMostEventsInSlots) {
-    next_slot_plan_.emplace(events, slots->fixed - slots->fixed / kSpareSlots, transfers,
-                            slot_plan_.has_value() ? &*slot_plan_ : nullptr);
+    next_slot_plan_.emplace(events, SlotsForMembers(events, slots->fixed), transfers,
+                            [&](Member member) {
+                              const auto planned = PlannedSlot(upper, member);
+                              return planned.has_value() ? planned : there(member);
+                            });
   } else {
     plan_ended_ = plan_ended_ || slot_plan_.has_value();
     slot_plan_.reset();
@@ -102,14 +114,12 @@ absl::optional<ResidencyPlan::Stay> JobForecast::PlannedStay(Member member) cons
 
 absl::optional<SlotNumber> JobForecast::PlannedSlot(Tier tier, Member member) const {
   if (tier != upper_ || !slot_plan_.has_value()) return absl::nullopt;
-  const absl::optional<uint32_t> slot = slot_plan_->SlotOf(member);
-  if (!slot.has_value()) return absl::nullopt;
-  return SlotNumber(*slot);
+  return slot_plan_->SlotOf(member);
 }
 
 uint32_t JobForecast::UnwantedFor(SlotNumber slot) const {
   const auto left = static_cast<uint32_t>((predictor_.iteration_end() - predictor_.now()));
-  return slot_plan_->UnwantedFor(slot.value(), left);
+  return slot_plan_->UnwantedFor(slot, left);
 }
 
 bool JobForecast::HasPlannedSlot(Tier tier, Member member, VirtualTime time) const {

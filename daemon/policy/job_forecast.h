@@ -2,9 +2,10 @@
 // chunks must move now to be in time.
 //
 // It joins the access predictor, the residency plan in force with the next one while that is
-// computed, the plan of slots beside them where the upper tier is a GPU's, the clocks of the links, and for each tier the lookahead: the virtual times up to which
-// uses are prefetched, and must be. It knows members and tiers; what it must know of chunks comes
-// in as values and by the functors of LookAhead and PrefetchNext.
+// computed, the plan of slots beside them where the upper tier is a GPU's, the clocks of the links,
+// and for each tier the lookahead: the virtual times up to which uses are prefetched, and must be.
+// It knows members and tiers; what it must know of chunks comes in as values and by the functors of
+// LookAhead and PrefetchNext.
 //
 // Thread safety: thread-compatible. Pure and deterministic.
 #ifndef MEMTIDE_DAEMON_POLICY_JOB_FORECAST_H_
@@ -38,8 +39,10 @@ class JobForecast {
   }
   void Free(Member member, uint64_t clock) { predictor_.Free(member, clock); }
   // Ends the iteration. The next plan is for `slots`, with all uses on the tier `upper`; nullopt:
-  // no plan is possible. False: the iteration had no event. REQUIRES: upper != Tier::kSsd.
-  bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots, Tier upper);
+  // no plan is possible. `there`: the slot of `upper` in which a member is, if that tier has fixed
+  // slots. False: the iteration had no event. REQUIRES: upper != Tier::kSsd.
+  bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots, Tier upper,
+                    SlotPlan::SlotNow there);
   // Works on the next plan after a call that reported `uses` uses. Returns the members whose next
   // use or planned stay has changed since the last TakeChanges.
   AccessPredictor::Changes TakeChanges(size_t uses);

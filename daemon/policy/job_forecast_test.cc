@@ -13,6 +13,7 @@ using Prefetch = JobForecast::Prefetch;
 
 constexpr uint32_t kMembers = 8;
 constexpr uint64_t kMicrosAUse = 100;
+const auto kNowhere = [](Member) -> absl::optional<SlotNumber> { return absl::nullopt; };
 constexpr Link kToDevice{Tier::kHost, Tier::kDevice};
 
 class JobForecastTest : public testing::Test {
@@ -22,7 +23,7 @@ class JobForecastTest : public testing::Test {
     clock_ += kMicrosAUse;
   }
   void EndIteration() {
-    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
     forecast_.TakeChanges(kMembers);
   }
   void Iterate() {
@@ -62,7 +63,7 @@ class JobForecastTest : public testing::Test {
 };
 
 TEST_F(JobForecastTest, AnIterationWithoutAnEventDoesNotEnd) {
-  EXPECT_FALSE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
+  EXPECT_FALSE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
 }
 
 TEST_F(JobForecastTest, APlanHoldsFromTheIterationThatRepeatsUntilOneThatDiffers) {
@@ -91,7 +92,7 @@ TEST_F(JobForecastTest, APlanEndsWhereNoneIsPossible) {
   slots_.reset();
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
   forecast_.TakeChanges(0);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
   EXPECT_FALSE(forecast_.has_plan());
   EXPECT_TRUE(forecast_.TakeChanges(0).all) << "other copies may leave now";
   EXPECT_FALSE(forecast_.TakeChanges(0).all);
@@ -102,12 +103,12 @@ TEST_F(JobForecastTest, ANewPlanChangesEveryMember) {
   Iterate();
   Iterate();
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
   ASSERT_TRUE(forecast_.has_plan());
   EXPECT_FALSE(forecast_.TakeChanges(kMembers).all) << "the plan is the one that was there";
   slots_ = ResidencyPlan::Slots{6, absl::nullopt};
   for (uint32_t member = 0; member < kMembers; ++member) Use(member);
-  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice));
+  ASSERT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
   EXPECT_TRUE(forecast_.TakeChanges(kMembers).all);
 }
 
@@ -204,6 +205,22 @@ TEST_F(JobForecastTest, AMemberThatLeavesHasASlotShortlyBeforeItIsUsed) {
   }
   EXPECT_GT(wait, 0u);
   EXPECT_GT(leave, wait);
+}
+
+TEST_F(JobForecastTest, MembersStayInTheSlotsInWhichTheyAreWhereEachCanHaveOne) {
+  slots_ = ResidencyPlan::Slots{kMembers, absl::nullopt, kMembers};
+  const auto reversed = [](Member member) -> absl::optional<SlotNumber> {
+    return SlotNumber(kMembers - 1 - member.value());
+  };
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    for (uint32_t member = 0; member < kMembers; ++member) Use(member);
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, reversed));
+    forecast_.TakeChanges(kMembers);
+  }
+  ASSERT_TRUE(forecast_.has_fixed_slots());
+  for (uint32_t member = 0; member < kMembers; ++member) {
+    EXPECT_EQ(forecast_.PlannedSlot(Tier::kDevice, Member(member)), reversed(Member(member)));
+  }
 }
 
 using JobForecastDeathTest = JobForecastTest;

@@ -92,7 +92,11 @@ ResidencyPlan::ResidencyPlan(const std::vector<Event>& events, const Slots& slot
   }
   const uint32_t early =
       std::max<uint32_t>(slots.upper >= kEnoughForEarly, slots.upper / kOnItsWay);
-  upper_.slots = Less(slots.upper, kLeased + early);
+  uint32_t used = 0;
+  for (uint32_t member = 0; member < members; ++member) used += count(member) > 0;
+  // Where each has a slot, nothing is on its way.
+  upper_.slots =
+      used <= slots.upper ? static_cast<int32_t>(slots.upper) : Less(slots.upper, kLeased + early);
   if (slots.middle.has_value()) {
     middle_.slots = Less(*slots.middle, kPassing + *slots.middle / kOnItsWay);
   }

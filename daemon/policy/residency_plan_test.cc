@@ -205,6 +205,11 @@ size_t LongestRun(const std::string& text, char of) {
   return longest;
 }
 
+TEST(ResidencyPlanTest, WhereEachHasASlotNoneIsLeftFree) {
+  EXPECT_EQ(StaysOfALoop(8, {8, absl::nullopt}, {4000, 4000}), "ssssssss");
+  EXPECT_NE(StaysOfALoop(9, {8, absl::nullopt}, {4000, 4000}).find('.'), std::string::npos);
+}
+
 TEST(ResidencyPlanTest, OnASlowLinkThoseThatLeaveAreSpread) {
   const ResidencyPlan::Slots slots{20, absl::nullopt};
   const std::string spread = StaysOfALoop(24, slots, {4000, 4000});
@@ -220,11 +225,11 @@ TEST(ResidencyPlanTest, AFastLinkSendsNoMoreThanTheSlotsDemand) {
 }
 
 TEST(ResidencyPlanTest, AMemberOnItsWayTakesASlotForAsLongAsItsTransfer) {
-  const std::vector<ResidencyPlan::Event> events = EventsOf("ar br cr dr er fr gr hr ");
+  const std::vector<ResidencyPlan::Event> events = EventsOf("ar br cr dr er fr gr hr ir ");
   const auto ahead = [&](uint64_t in_micros) {
     const ResidencyPlan plan = Made(events, {8, absl::nullopt}, {in_micros, in_micros});
     uint32_t least = ~uint32_t{0};
-    for (uint32_t member = 0; member < 8; ++member) {
+    for (uint32_t member = 0; member < 9; ++member) {
       const ResidencyPlan::Stay stay = *plan.After(Member(member), 0);
       if (!stay.upper) least = std::min(least, stay.ahead);
     }
@@ -232,7 +237,7 @@ TEST(ResidencyPlanTest, AMemberOnItsWayTakesASlotForAsLongAsItsTransfer) {
   };
   EXPECT_EQ(ahead(10), 0u);
   EXPECT_EQ(ahead(3000), 2u);
-  EXPECT_EQ(ahead(0), 8u) << "at any time, as nothing is known of the link";
+  EXPECT_EQ(ahead(0), 9u) << "at any time, as nothing is known of the link";
 }
 
 TEST(ResidencyPlanTest, AMemberThatCannotBeBackInTimeStays) {

@@ -29,7 +29,7 @@ constexpr double kLeastGain = 0.1;
 }  // namespace
 
 SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
-                   const ResidencyPlan::Transfers& transfers, const SlotPlan* before)
+                   const ResidencyPlan::Transfers& transfers, SlotNow now)
     : length_(static_cast<uint32_t>(events.size())),
       clock_(events.size() + 1),
       in_micros_(transfers.in_micros),
@@ -62,17 +62,17 @@ SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slo
     if (freed[member]) uses_[member].front().fresh = uses_[member].back().last = true;
   }
   done_ = order_.empty();
-  placed_ = before == nullptr ? static_cast<uint32_t>(order_.size()) : 0;
-  wanted_.resize(before == nullptr ? 0 : members, kNone);
-  for (uint32_t member = 0; member < wanted_.size(); ++member) {
-    wanted_[member] = before->SlotOf(Member(member)).value_or(kNone);
+  wanted_.resize(members, kNone);
+  for (const uint32_t member : order_) {
+    const absl::optional<SlotNumber> slot = now(Member(member));
+    if (slot.has_value()) wanted_[member] = slot->value();
   }
 }
 
-absl::optional<uint32_t> SlotPlan::SlotOf(Member member) const {
+absl::optional<SlotNumber> SlotPlan::SlotOf(Member member) const {
   const uint32_t number = member.value();
   if (number >= slot_.size() || slot_[number] == kNone) return absl::nullopt;
-  return slot_[number];
+  return SlotNumber(slot_[number]);
 }
 
 std::vector<SlotPlan::Use>::const_iterator SlotPlan::FirstFrom(const std::vector<Use>& uses,
@@ -82,13 +82,13 @@ std::vector<SlotPlan::Use>::const_iterator SlotPlan::FirstFrom(const std::vector
 }
 
 absl::optional<SlotPlan::Stay> SlotPlan::After(Member member, uint32_t nth) const {
-  const absl::optional<uint32_t> slot = SlotOf(member);
+  const absl::optional<SlotNumber> slot = SlotOf(member);
   if (!slot.has_value() || nth >= times_[member.value()].size()) return absl::nullopt;
   const std::vector<uint32_t>& times = times_[member.value()];
   const uint32_t begin = times[nth];
   const uint32_t end = nth + 1 < times.size() ? times[nth + 1] : times.front() + length_;
   // The last use of the slot before `end`: of this member, if no other one had a turn.
-  const std::vector<Use>& uses = slots_[*slot].uses;
+  const std::vector<Use>& uses = slots_[slot->value()].uses;
   const uint32_t wrapped = end % length_;
   const auto next = FirstFrom(uses, wrapped);
   const Use& before = next == uses.begin() ? uses.back() : *std::prev(next);
@@ -99,9 +99,9 @@ absl::optional<SlotPlan::Stay> SlotPlan::After(Member member, uint32_t nth) cons
   return stay;
 }
 
-uint32_t SlotPlan::UnwantedFor(uint32_t slot, uint32_t left) const {
-  if (slot >= slots_.size() || slots_[slot].uses.empty()) return kNone;
-  const std::vector<Use>& uses = slots_[slot].uses;
+uint32_t SlotPlan::UnwantedFor(SlotNumber slot, uint32_t left) const {
+  if (slot.value() >= slots_.size() || slots_[slot.value()].uses.empty()) return kNone;
+  const std::vector<Use>& uses = slots_[slot.value()].uses;
   const uint32_t now = length_ - std::min(left, length_);
   const auto next = FirstFrom(uses, now);
   return next != uses.end() ? next->time - now : length_ - now + uses.front().time;

@@ -20,18 +20,21 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/optional.h"
 #include "base/ids.h"
 #include "daemon/policy/residency_plan.h"
+#include "daemon/pool/slot_pool.h"
 
 namespace memtide {
 
 class SlotPlan {
  public:
-  // `before`: a plan of a similar iteration, whose members mostly keep their slots; may be null.
-  // REQUIRES: slots > 0.
+  // The slot that a member has, by the plan before or because it is there; nullopt: none.
+  using SlotNow = absl::FunctionRef<absl::optional<SlotNumber>(Member)>;
+  // Members mostly keep the slots of `now`. REQUIRES: slots > 0.
   SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
-           const ResidencyPlan::Transfers& transfers, const SlotPlan* before);
+           const ResidencyPlan::Transfers& transfers, SlotNow now);
 
   // Continues for about `choices` units of work; one unit is a pass over 64 uses.
   // REQUIRES: !done().
@@ -39,7 +42,7 @@ class SlotPlan {
   bool done() const { return done_; }
 
   // The member's slot; nullopt: it has no use in the iteration.
-  absl::optional<uint32_t> SlotOf(Member member) const;
+  absl::optional<SlotNumber> SlotOf(Member member) const;
   // From the member's event `nth` of the iteration, from 0, to its next one.
   struct Stay {
     bool stays = false;  // No other member has the slot meanwhile.
@@ -48,7 +51,7 @@ class SlotPlan {
   absl::optional<Stay> After(Member member, uint32_t nth) const;
 
   // For how many events the slot has no use, from `left` events before the iteration's end on.
-  uint32_t UnwantedFor(uint32_t slot, uint32_t left) const;
+  uint32_t UnwantedFor(SlotNumber slot, uint32_t left) const;
 
   // The transfers of an iteration that follows the plan, both ways.
   uint32_t transfers() const;
@@ -84,7 +87,7 @@ class SlotPlan {
   std::vector<std::vector<Use>> uses_;        // By member.
   std::vector<std::vector<uint32_t>> times_;  // By member: the times of all its events.
   std::vector<uint32_t> order_;               // Members with uses, by the first of them.
-  std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and that of the plan before.
+  std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and the one it has now.
   std::vector<SlotUses> slots_;
   uint32_t placed_ = 0, turn_ = 0, exchanges_ = 0;
   int sweep_ = 0;

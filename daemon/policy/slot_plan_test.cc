@@ -15,7 +15,9 @@ using Kind = ResidencyPlan::Event::Kind;
 
 SlotPlan MadeOf(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
                 const SlotPlan* before = nullptr) {
-  SlotPlan plan(events, slots, {}, before);
+  SlotPlan plan(events, slots, {}, [&](Member member) {
+    return before == nullptr ? absl::nullopt : before->SlotOf(member);
+  });
   while (!plan.done()) plan.Work(1);
   return plan;
 }
@@ -34,7 +36,7 @@ std::vector<ResidencyPlan::Event> Rounds(uint32_t members, int uses) {
 TEST(SlotPlanTest, WhereAllHaveASlotNobodyLeaves) {
   const SlotPlan plan = MadeOf(Rounds(6, 3), 6);
   EXPECT_EQ(plan.transfers(), 0u);
-  std::set<uint32_t> slots;
+  std::set<SlotNumber> slots;
   for (uint32_t member = 0; member < 6; ++member) {
     slots.insert(*plan.SlotOf(Member(member)));
     EXPECT_TRUE(plan.After(Member(member), 0)->stays);
@@ -77,9 +79,9 @@ TEST(SlotPlanTest, ASlotIsFreeForAMemberOnceTheOneBeforeItWasUsed) {
 
 TEST(SlotPlanTest, KnowsForHowLongASlotIsUnwanted) {
   const SlotPlan plan = MadeOf(EventsOf("aw aw aw aw bw "), 1);
-  EXPECT_EQ(plan.UnwantedFor(0, 5), 0u);
-  EXPECT_EQ(plan.UnwantedFor(0, 1), 0u);
-  EXPECT_GT(plan.UnwantedFor(3, 1), 1000u) << "no member has it";
+  EXPECT_EQ(plan.UnwantedFor(SlotNumber(0), 5), 0u);
+  EXPECT_EQ(plan.UnwantedFor(SlotNumber(0), 1), 0u);
+  EXPECT_GT(plan.UnwantedFor(SlotNumber(3), 1), 1000u) << "no member has it";
 }
 
 TEST(SlotPlanTest, ANewPlanLeavesMembersWhereTheyAre) {

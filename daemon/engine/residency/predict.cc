@@ -77,7 +77,13 @@ void Prefetcher::Learn(const Session& session, const std::vector<MomentReport>& 
 }
 
 void Prefetcher::EndIteration(Job& job, uint64_t clock) {
-  if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.lease_tier)) return;
+  const auto there = [&](Member member) -> absl::optional<SlotNumber> {
+    const ChunkIndex index = job.members[member];
+    if (index == kNoChunk) return absl::nullopt;
+    const Slot& slot = core_.chunks[index].slot(job.lease_tier);
+    return slot ? absl::make_optional(slot.number()) : absl::nullopt;
+  };
+  if (!job.forecast.EndIteration(clock, SlotsToPlan(job), job.lease_tier, there)) return;
   const AccessPredictor::Iteration& was = job.forecast.predictor().last_iteration();
   ++core_.counters.iterations;
   // The peak of this iteration predicts that of the next one (decision 17).
