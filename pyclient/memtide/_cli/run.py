@@ -107,6 +107,14 @@ def _add_session(session: argparse._ActionsContainer) -> None:
         action="store_true",
         help="skip optimizer steps whose gradients are infinite or NaN",
     )
+    session.add_argument(
+        "--optimizer-on",
+        choices=("device", "host"),
+        default="device",
+        help="host: the CPU computes a GPU's optimizer steps beside backward, and their states "
+        "never cross the link; losses are to 1e-6 those of the GPU's steps (default: device, to "
+        "the bit)",
+    )
 
 
 def _add_job(session: argparse._ActionsContainer) -> None:
@@ -240,6 +248,7 @@ def _prepare(flags: argparse.Namespace) -> Callable[[], int]:
             ),
             quiet=flags.quiet,
             skip_non_finite=flags.skip_non_finite,
+            steps_on_host=flags.optimizer_on == "host",
             resume=flags.resume,
             sharing=Sharing(flags.share, flags.delink_at_step) if flags.share else None,
             plan=plan,

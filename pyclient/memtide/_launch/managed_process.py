@@ -317,6 +317,7 @@ class Managed:
         outputs = options.outputs if self._rank.number == 0 else Outputs()
         stepping = Stepping(
             skip_non_finite=options.skip_non_finite,
+            on_host=options.steps_on_host,
             records_blocks=outputs.records_blocks,
             # A trace and a picture are to show them.
             leaves_gradients=outputs.trace is None and outputs.tide is None,

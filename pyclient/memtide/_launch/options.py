@@ -19,6 +19,7 @@ class Options:
     outputs: Outputs
     quiet: bool = False
     skip_non_finite: bool = False
+    steps_on_host: bool = False  # Also those of tensors on a GPU.
     resume: bool = False
     sharing: Sharing | None = None
     plan: Plan | None = None  # The choices of `memtide plan`, and its predictions.

@@ -103,6 +103,7 @@ def _prepare_ranks(launcher: Launcher, options: Options) -> Callable[[], int]:
         "trace": options.outputs.trace,
         **(options.sharing.flags() if options.sharing else {}),
         "plan": options.plan_file,
+        "optimizer-on": "host" if options.steps_on_host else None,
     }
     command = [sys.executable, "-u", "-P", "-m", "memtide", "run"]
     command += [f"--{name}={value}" for name, value in flags.items() if value is not None]

@@ -99,7 +99,7 @@ class OffloadedSteps:
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
-        # True: also when everything fits, so that each step is committed.
+        # True: also when everything fits, so that each step is committed, or made on the host.
         self.always = job is not None
         self.around_rest = around_rest
         self._has_said_undone = False

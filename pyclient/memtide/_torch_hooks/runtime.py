@@ -96,6 +96,8 @@ class Runtime:
         self.resumed_job = ResumedJob(self.memory, stepping.manifest) if stepping.commit else None
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
+        if stepping.on_host and self.ledger.strict:
+            self.offloaded.always = True
         self._gradients = self._make_gradients(stepping, budget)
         self.module_hooks = ModuleHooks(
             self.memory,

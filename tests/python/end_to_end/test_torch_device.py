@@ -203,7 +203,11 @@ def test_passes_without_gradients_run_without_dispatch_where_all_fits(
     assert operations[42] - operations[2] < 40 * 100
 
 
-@pytest.mark.parametrize("more", [("--job", "gpt"), ("--skip-non-finite",)], ids=lambda m: m[0])
+@pytest.mark.parametrize(
+    "more",
+    [("--job", "gpt"), ("--skip-non-finite",), ("--optimizer-on", "host")],
+    ids=lambda m: m[0],
+)
 def test_what_is_asked_for_in_parts_is_stepped_on_the_host(
     cli: Cli, fake_device: dict[str, str], tmp_path: Path, more: tuple[str, ...]
 ) -> None:

@@ -164,7 +164,11 @@ def test_collectives_write_to_chunks(
     assert ours.read_bytes() == plain.read_bytes()
 
 
-@pytest.mark.parametrize("more", [[], ["--skip-non-finite"]], ids=["", "skipping"])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--skip-non-finite"], ["--optimizer-on=host"]],
+    ids=["", "skipping", "on the host"],
+)
 @pytest.mark.usefixtures("gpu")
 def test_collectives_write_to_chunks_of_a_gpu(
     more: list[str], cli: Cli, reference_runs: ReferenceRuns, tmp_path: Path

@@ -12,6 +12,7 @@ class Stepping:
     """How optimizers step, and whether iterations are recorded."""
 
     skip_non_finite: bool = False  # Skip steps whose gradients are infinite or NaN.
+    on_host: bool = False  # Step tensors on a GPU on the host, in parts.
     commit: bool = False  # Commit each step with a manifest, from which a later process resumes.
     manifest: StepManifest | None = None  # The manifest that this process resumes from.
     records_blocks: bool = False  # Record what torch's allocator does in a few iterations.
