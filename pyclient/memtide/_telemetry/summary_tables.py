@@ -162,8 +162,8 @@ def steps_line(in_parts: int, steps: int, device: str) -> str:
 
 def states_moved_line(summary: Summary) -> str:
     """The most that --optimizer-on host would gain; empty where optimizer states stay on the GPU,
-    or steps are on the host already. Of those that are not there at the end, each byte came and
-    left once in a step, unless less crossed the link in all."""
+    or steps are on the host already. Each byte that is not there at the end came and left once in a
+    step, unless less crossed the link in all."""
     if summary.device == "cpu" or summary.offloaded_steps or not summary.iterations:
         return ""
     states = summary.node.kinds.get("optimizer_state", Usage())
