@@ -155,7 +155,9 @@ class OnACardThatIsPlayed(Scratch):
         for part, card_gb in (
             (llama_parts.llama, 80),
             (llama_parts.budget, 80),
+            (llama_parts.compiled, 80),
             (llama_parts.embedding, 32),
+            (llama_parts.fully_sharded, 32),
         ):
             rows = list(part(bench))
             self.assertEqual([row["answer"] for row in rows], ["skipped"])

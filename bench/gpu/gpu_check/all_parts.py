@@ -162,8 +162,8 @@ ALL = (
     ),
     Part(
         "quantized-base",
-        "do adapters over a base in int8?",
-        120,
+        "do adapters over a base in int8, and in 4 bits?",
+        200,
         user_parts.quantized_base,
     ),
     Part(
@@ -213,6 +213,18 @@ ALL = (
         "how fast is a model of Llama-3-8B's shape in 8.8 GiB?",
         480,
         llama_parts.llama,
+    ),
+    Part(
+        "llama-8b-compiled",
+        "how fast is the same with compiled blocks, in 8.8 and 18 GiB of all that is used?",
+        480,
+        llama_parts.compiled,
+    ),
+    Part(
+        "llama-1b-fsdp2",
+        "with states in fp32, how fast are steps on the host, here and under FSDP2's CPU offload?",
+        300,
+        llama_parts.fully_sharded,
     ),
     Part(
         "llama-8b-peer",

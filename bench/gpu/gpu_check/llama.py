@@ -2,8 +2,10 @@
 
     llama.py --device cuda --log FILE          plainly, or under `memtide run`
     llama.py --device cuda --log FILE --deepspeed    under DeepSpeed's ZeRO-Offload
+    llama.py --device cuda --log FILE --fsdp --dtype float32    under FSDP2 with CPU offload
 
-Parameters, gradients and both moments are bfloat16. Each block, unless --no-checkpoint is given,
+Parameters, gradients and both moments are bfloat16, or, with --dtype float32, computed as bfloat16
+under --autocast. Each block, unless --no-checkpoint is given,
 and each piece of the loss are computed again in backward, so that a step of 128K tokens has little
 in memory besides the states.
 """
@@ -130,7 +132,8 @@ def train(options: argparse.Namespace) -> None:
     if options.compile:
         for block in model.blocks:
             block.compile(backend=options.compile)
-    step = (deepspeed_step if options.deepspeed else plain_step)(options, model)
+    steps = {options.deepspeed: deepspeed_step, options.fsdp: fsdp_step}
+    step = steps.get(True, plain_step)(options, model)
     with options.log.open("w", encoding="utf-8") as log:
         for number in range(options.steps):
             torch.use_deterministic_algorithms(number < options.deterministic_steps)
@@ -145,16 +148,35 @@ def train(options: argparse.Namespace) -> None:
 def plain_step(options: argparse.Namespace, model: Llama) -> Any:
     """A function that makes a step of micro-batches, and returns the last one's loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    casts = torch.autocast(torch.device(options.device).type, torch.bfloat16, options.autocast)
 
     def step(batches: Any) -> float:
         for tokens, targets in batches:
-            loss = model(tokens, targets) / options.micro_batches
+            with casts:
+                loss = model(tokens, targets) / options.micro_batches
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return float(loss.item())
 
     return step
+
+
+def fsdp_step(options: argparse.Namespace, model: Llama) -> Any:
+    """The same under FSDP2, with states in host memory, which the CPU steps."""
+    from torch.distributed import HashStore, device_mesh, fsdp, init_process_group
+
+    on_gpu = options.device == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    how: Any = {
+        "mesh": device_mesh.init_device_mesh(options.device, (1,)),
+        "mp_policy": fsdp.MixedPrecisionPolicy(torch.bfloat16, torch.float32),
+        "offload_policy": fsdp.CPUOffloadPolicy(pin_memory=on_gpu),
+    }
+    for module in (*model.blocks, model):
+        fsdp.fully_shard(module, **how)
+    return plain_step(options, model)
 
 
 def deepspeed_step(options: argparse.Namespace, model: Llama) -> Any:
@@ -218,7 +240,9 @@ def main() -> None:
     parser.add_argument("--compile", help="compile blocks, with this backend")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    parser.add_argument("--autocast", action="store_true", help="compute in bfloat16")
     parser.add_argument("--deepspeed", action="store_true")
+    parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--log", type=Path, required=True)
     train(parser.parse_args())
 

@@ -63,7 +63,7 @@ def build(options: argparse.Namespace) -> Gpt:
     """The model that the options ask for."""
     model = Gpt(options.layers, options.width, options.context)
     if options.lora:
-        adapt(model.blocks, options.lora, quantized=options.quantized)
+        adapt(model.blocks, options.lora, bits=options.quantized)
     model.to(options.device, getattr(torch, options.dtype))
     if options.checkpoint:
         checkpoint_blocks(model.blocks)
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--collectives", action="store_true", help="average over one process")
     parser.add_argument("--autocast", action="store_true", help="compute in bfloat16")
     parser.add_argument("--lora", type=int, default=0, help="rank of adapters; 0: none")
-    parser.add_argument("--quantized", action="store_true", help="what --lora freezes is int8")
+    parser.add_argument("--quantized", type=int, default=0, help="bits of --lora's base")
     parser.add_argument("--checkpoint", action="store_true", help="compute blocks twice")
     parser.add_argument("--compile", help="compile blocks, with this backend")
     parser.add_argument("--log", type=Path, required=True)

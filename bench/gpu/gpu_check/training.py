@@ -116,13 +116,14 @@ def under_memtide(
     *,
     tensors_on_cpu: bool = False,
     named: bool = False,
+    steps_on_host: bool = False,
 ) -> Trained:
     """The same script under `memtide run`, with a host pool for all states. `device_pool`: None
     where `flags`, which come last and may name pools, too, limit the device otherwise.
     `tensors_on_cpu`: as the fake CUDA has it without torch's device over it. `named`: as a job of a
-    node's daemon, so that steps are in parts, on the host; the host pool then has room for their
-    shadow chunks, of all states but gradients."""
-    copies = 2.0 if named else 1.1
+    node's daemon, so that steps are in parts, on the host, as `steps_on_host` has them without a
+    name; the host pool then has room for their shadow chunks, of all states but gradients."""
+    copies = 2.0 if named or steps_on_host else 1.1
     host_pool = int(copies * job.state_bytes) // (2 * MIB) * 2 * MIB + 64 * MIB
     pools = [f"--host-pool={host_pool}"]
     if device_pool is not None:
@@ -137,7 +138,7 @@ def under_memtide(
                 command += [f"--socket-dir={sockets}", "--job=gpu-check"]
             else:
                 command += [*pools, "--ssd-pool=0"]
-            command += flags
+            command += [*flags, *(["--optimizer-on=host"] if steps_on_host else [])]
             run(bench.home, [*command, f"--stats={stats}", *job.command(log)], tensors_on_cpu)
         figures = json.loads(stats.read_text(encoding="utf-8"))
         return Trained(read_log(log), figures, memory.peak)

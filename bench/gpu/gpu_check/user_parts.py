@@ -135,8 +135,10 @@ def lora(bench: Bench) -> _Rows:
 
 
 def quantized_base(bench: Bench) -> _Rows:
-    """Adapters over a base that is buffers of int8."""
-    yield from _variant(bench, "LoRA over int8", "--lora 16 --quantized", 24 * 12 * 2048**2)
+    """Adapters over a base that is buffers of int8, and of 4 bits."""
+    weights = 24 * 12 * 2048**2
+    yield from _variant(bench, "LoRA over int8", "--lora 16 --quantized 8", weights)
+    yield from _variant(bench, "LoRA over 4 bits", "--lora 16 --quantized 4", weights // 2)
 
 
 def _variant(bench: Bench, name: str, more: str, state_bytes: int | None = None) -> _Rows:

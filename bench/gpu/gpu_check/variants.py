@@ -1,5 +1,5 @@
 """Changes that scripts make to a model before they train it: LoRA over a frozen base, also over one
-in int8, and checkpointing of blocks. Plain PyTorch that does not mention memtide."""
+in 8 or 4 bits, and checkpointing of blocks. Plain PyTorch that does not mention memtide."""
 
 from __future__ import annotations
 
@@ -29,13 +29,39 @@ class Quantized(nn.Module):
         return functional.linear(x, self.weight.to(x.dtype) * self.scale, self.bias)
 
 
+class InFourBits(nn.Module):
+    """A linear layer whose weight is a buffer of pairs of 4 bits, places in a table of 16 values,
+    with a scale for each row."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach()
+        scale = weight.abs().amax(1, keepdim=True)
+        places = ((weight / scale + 1) * 7.5).round().to(torch.uint8)
+        self.register_buffer("weight", places[:, ::2] * 16 + places[:, 1::2])
+        self.register_buffer("scale", scale)
+        # Values that lie closer to each other around zero, as weights do.
+        steps = torch.linspace(-1, 1, 16, dtype=weight.dtype, device=weight.device)
+        self.register_buffer("values", steps * steps.abs())
+        self.bias = layer.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.stack((self.weight >> 4, self.weight & 15), dim=-1).flatten(1)
+        return functional.linear(x, self.values[pairs.int()] * self.scale, self.bias)
+
+
 class Adapted(nn.Module):
     """A frozen linear layer, and the product of two thin ones beside it."""
 
-    def __init__(self, layer: nn.Linear, rank: int, *, quantized: bool) -> None:
+    def __init__(self, layer: nn.Linear, rank: int, *, bits: int) -> None:
         super().__init__()
         layer.requires_grad_(False)
-        self.base = Quantized(layer) if quantized else layer
+        quantized = {8: Quantized, 4: InFourBits}
+        self.base = quantized[bits](layer) if bits else layer
         self.down = nn.Linear(layer.in_features, rank, bias=False)
         self.up = nn.Linear(rank, layer.out_features, bias=False)
         nn.init.zeros_(self.up.weight)
@@ -45,13 +71,14 @@ class Adapted(nn.Module):
         return added
 
 
-def adapt(module: nn.Module, rank: int, *, quantized: bool) -> None:
-    """Replaces all linear layers in a module, and freezes its other parameters."""
+def adapt(module: nn.Module, rank: int, *, bits: int) -> None:
+    """Replaces all linear layers in a module, and freezes its other parameters. `bits`: 8 or 4 of
+    what is frozen; 0: it stays as it is."""
     for name, child in list(module.named_children()):
         if isinstance(child, nn.Linear):
-            setattr(module, name, Adapted(child, rank, quantized=quantized))
+            setattr(module, name, Adapted(child, rank, bits=bits))
         else:
-            adapt(child, rank, quantized=quantized)
+            adapt(child, rank, bits=bits)
     for parameter in module.parameters(recurse=False):
         parameter.requires_grad_(False)
 
