@@ -213,10 +213,10 @@ def _job(bench: Bench) -> tuple[Job, int, int]:
     # The step of its embedding needs more chunks at once than the pool has: a small model with
     # a large vocabulary.
     toy = (
-        "--layers 8 --width 128 --heads 4 --kv-heads 2 --hidden 512 --vocabulary 16384 "
+        "--layers 3 --width 128 --heads 4 --kv-heads 2 --hidden 512 --vocabulary 16384 "
         "--sequence 16 --sequences 2 --micro-batches 2 --steps 5 --device fakegpu --dtype float32"
     )
-    return Job(script, tuple(toy.split()), 98 * MIB), 24 * MIB, 64
+    return Job(script, tuple(toy.split()), 76 * MIB), 24 * MIB, 64
 
 
 def _peer_wants(bench: Bench, host_bytes: int, card_gb: int) -> str:

@@ -72,7 +72,9 @@ def frontier(bench: Bench) -> _Rows:
     """The speed at several parts of the plain run's memory."""
     job = _many(bench).with_more(f"--steps {_FEW_STEPS if not bench.home.fake else 4}")
     plain = training.plain(bench, job)
-    for percent, goal in _FRONTIER.items():
+    # On the fake CUDA they say no more than that they run.
+    points = [*_FRONTIER][:: 2 if bench.home.fake else 1]
+    for percent, goal in ((percent, _FRONTIER[percent]) for percent in points):
         head = f"{percent}% of states and activations"
         limit = _part_of(bench, plain, percent)
         try:
