@@ -179,7 +179,7 @@ absl::Status LoadRequired(const Lookup& lookup, CudaDriver* driver) {
       MEMTIDE_CU(MemHostRegister), MEMTIDE_CU(MemHostUnregister), MEMTIDE_CU(IpcGetMemHandle),
       MEMTIDE_CU(IpcOpenMemHandle), MEMTIDE_CU(IpcCloseMemHandle), MEMTIDE_CU(MemcpyHtoDAsync),
       MEMTIDE_CU(MemcpyDtoHAsync), MEMTIDE_CU(MemsetD8Async), MEMTIDE_CU(StreamCreate),
-      MEMTIDE_CU(StreamDestroy), MEMTIDE_CU(StreamSynchronize),
+      MEMTIDE_CU(StreamDestroy), MEMTIDE_CU(StreamSynchronize), MEMTIDE_CU(StreamIsCapturing),
       MEMTIDE_CU_AS(MemGetAllocationGranularity, vmm.GetAllocationGranularity),
       MEMTIDE_CU_AS(MemCreate, vmm.Create), MEMTIDE_CU_AS(MemRelease, vmm.Release),
       MEMTIDE_CU_AS(MemExportToShareableHandle, vmm.ExportToShareableHandle),

@@ -97,6 +97,7 @@ struct CudaDriver {
   decltype(&cuStreamCreate) StreamCreate = nullptr;
   decltype(&cuStreamDestroy) StreamDestroy = nullptr;
   decltype(&cuStreamSynchronize) StreamSynchronize = nullptr;
+  decltype(&cuStreamIsCapturing) StreamIsCapturing = nullptr;
 
   CudaVmm vmm;
   CudaEvents events;

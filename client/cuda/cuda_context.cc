@@ -128,9 +128,20 @@ void CudaContext::EndEpoch() {
   Close().status().IgnoreError();
 }
 
+CUresult CudaContext::AskForCaptures() const {
+  if (driver_->CtxPushCurrent(context_) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  CUstreamCaptureStatus of_default = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult answer = driver_->StreamIsCapturing(CU_STREAM_LEGACY, &of_default);
+  CUcontext popped = nullptr;
+  driver_->CtxPopCurrent(&popped);
+  // Another error is left to the call that follows: a lost device is found where it was before.
+  return IsOfCapture(answer) ? answer : CUDA_SUCCESS;
+}
+
 absl::StatusOr<uint64_t> CudaContext::Close() {
   const uint64_t epoch = open_.fetch_add(1);
   notes_.store(0);
+  MEMTIDE_RETURN_IF_ERROR(CudaStatus(AskForCaptures(), "recording an event"));
   MEMTIDE_RETURN_IF_ERROR(events_->Record(epoch % EpochEvents::kCount));
   // Another thread may have recorded the same event for a later epoch meanwhile.
   RaiseTo(epoch, &recorded_[epoch % EpochEvents::kCount]);
@@ -152,19 +163,24 @@ void CudaContext::MarkDone(uint64_t epoch) { RaiseTo(epoch, &done_); }
 bool CudaContext::IsDone(uint64_t epoch) {
   if (epoch <= done_.load()) return true;
   // Without events the context can only be waited for.
-  if (IsUncovered()) return Await(epoch).ok();
+  if (IsUncovered()) return TryAwait(epoch) == CUDA_SUCCESS;
   const absl::StatusOr<uint64_t> found = FindEvent(epoch);
   if (!found.ok()) return false;
-  if (events_->Query(*found % EpochEvents::kCount) != CUDA_SUCCESS) return false;
+  if (Query(*found % EpochEvents::kCount) != CUDA_SUCCESS) return false;
   MarkDone(*found);
   return true;
+}
+
+CUresult CudaContext::Query(size_t event) {
+  const CUresult refused = AskForCaptures();
+  return refused != CUDA_SUCCESS ? refused : events_->Query(event);
 }
 
 CUresult CudaContext::AwaitEvent(uint64_t epoch) {
   absl::StatusOr<uint64_t> found = FindEvent(epoch);
   while (found.ok()) {
     const size_t event = *found % EpochEvents::kCount;
-    const CUresult result = events_->Query(event);
+    const CUresult result = Query(event);
     if (result == CUDA_SUCCESS) MarkDone(*found);
     if (result != CUDA_ERROR_NOT_READY) return result;
     // tidy(sleep): an event that is waited for by cuEventSynchronize makes the CPU spin.
@@ -179,6 +195,7 @@ CUresult CudaContext::TryAwait(uint64_t epoch) {
   if (epoch <= done_.load()) return CUDA_SUCCESS;
   // If the event failed, its work may still be running, and the whole context is waited for.
   if (!IsUncovered() && AwaitEvent(epoch) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (const CUresult refused = AskForCaptures(); refused != CUDA_SUCCESS) return refused;
   // The epoch ends before the wait, because work launched during the wait may not be complete after
   // it.
   const uint64_t last = open_.fetch_add(1);
@@ -191,22 +208,31 @@ CUresult CudaContext::TryAwait(uint64_t epoch) {
   return result;
 }
 
-absl::Status CudaContext::Await(uint64_t epoch) {
-  return CudaStatus(TryAwait(epoch), "waiting for the GPU");
-}
-
-absl::Status CudaContext::AwaitOrGiveUp(uint64_t epoch) {
+CUresult CudaContext::AwaitAfterCaptures(uint64_t epoch) {
   constexpr std::chrono::milliseconds kPause(5);
   constexpr std::chrono::minutes kTimeout(1);
   const auto start = std::chrono::steady_clock::now();
   CUresult result = TryAwait(epoch);
-  while (IsOfCapture(result) && std::chrono::steady_clock::now() - start < kTimeout) {
+  while (IsOfCapture(result) && !given_up_.load() &&
+         std::chrono::steady_clock::now() - start < kTimeout) {
     // tidy(sleep): CUDA does not signal the end of a capture.
     std::this_thread::sleep_for(kPause);
     result = TryAwait(epoch);
   }
-  const absl::Status status = CudaStatus(result, "waiting for work on memory to be unmapped");
-  return status.ok() ? status : absl::UnavailableError(status.message());
+  return result;
+}
+
+absl::Status CudaContext::Await(uint64_t epoch) {
+  return CudaStatus(AwaitAfterCaptures(epoch), "waiting for the GPU");
+}
+
+absl::Status CudaContext::AwaitOrGiveUp(uint64_t epoch) {
+  const absl::Status status =
+      CudaStatus(AwaitAfterCaptures(epoch), "waiting for work on memory to be unmapped");
+  if (status.ok()) return status;
+  // The session ends, and with it all leases: no other place waits for a minute, too.
+  given_up_.store(true);
+  return absl::UnavailableError(status.message());
 }
 
 }  // namespace memtide::client

@@ -13,6 +13,12 @@
 // stream that CoverStreams has named, and while none are named, or work may be on others, no event
 // is recorded and the whole context is waited for.
 //
+// Another library of the process may capture a CUDA graph (CuPy, Warp, TensorRT). An event for the
+// context and a wait for it invalidate the capture, and so does the query of an event in CUDA's
+// global mode of capture. CudaContext therefore asks CUDA for captures before each of these calls.
+// CUDA tells of those on streams that the default stream waits for, and of no others. No event is
+// recorded and nothing counts as complete until such a capture ends.
+//
 // Thread-safe; no method changes the thread's current device.
 #ifndef MEMTIDE_CLIENT_CUDA_CUDA_CONTEXT_H_
 #define MEMTIDE_CLIENT_CUDA_CUDA_CONTEXT_H_
@@ -63,15 +69,16 @@ class CudaContext {
   // Closes the open epoch if any work was noted in it. If CUDA records no event for it, a later one
   // stands for it.
   void EndEpoch();
-  // Whether all work up to the end of `epoch` is complete. Ends the epoch if it is open. Blocks
-  // only where no event is recorded (CoverAllStreams).
+  // Whether all work up to the end of `epoch` is complete. False during a capture. Ends the epoch
+  // if it is open. Blocks only where no event is recorded (CoverAllStreams).
   bool IsDone(uint64_t epoch);
   // Waits until all work up to the end of `epoch` is complete; may wait for later work as well.
-  // UNAVAILABLE: the context is lost.
+  // Retries for a minute while a thread of the process captures a graph. UNAVAILABLE: the context
+  // is lost.
   absl::Status Await(uint64_t epoch);
-  // Waits until the work of the epoch cannot touch memory any more. Retries for a minute while CUDA
-  // refuses to wait because another thread captures a graph. UNAVAILABLE: the context is lost and
-  // all work with it, or CUDA refuses to wait, so that the context must be given up.
+  // As Await, for memory that the work of the epoch must not touch any more. UNAVAILABLE: the
+  // context is lost and all work with it, or CUDA refuses to wait, so that the context must be
+  // given up: no wait retries from then on.
   absl::Status AwaitOrGiveUp(uint64_t epoch);
 
  private:
@@ -87,7 +94,14 @@ class CudaContext {
   // Closes the open epoch and returns its number.
   absl::StatusOr<uint64_t> Close();
   void MarkDone(uint64_t epoch);
+  // CUDA's error if there is a capture that it tells of; CUDA_SUCCESS if not, or if it does not
+  // answer.
+  CUresult AskForCaptures() const;
+  // Queries event number `event` of the ring, unless there is a capture.
+  CUresult Query(size_t event);
   // As Await, with CUDA's own error.
+  CUresult AwaitAfterCaptures(uint64_t epoch);
+  // As AwaitAfterCaptures, without the retries.
   CUresult TryAwait(uint64_t epoch);
   // As TryAwait, by the events. CUDA_ERROR_NOT_FOUND: none stands for the epoch.
   CUresult AwaitEvent(uint64_t epoch);
@@ -111,6 +125,7 @@ class CudaContext {
   std::atomic<uint64_t> done_{0};
   // Up to this epoch, work may be on streams that no event covers.
   std::atomic<uint64_t> uncovered_until_{0};
+  std::atomic<bool> given_up_{false};  // By AwaitOrGiveUp.
 };
 
 }  // namespace memtide::client

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
+#include <thread>
 
 #include "base/cuda/cuda.h"
 #include "base/cuda/fake/fake_cuda.h"
@@ -29,6 +31,20 @@ TEST(IdleMappingTest, ChunksAreMappedAndUnmappedOnceAllWorkIsDone) {
   }
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(std::string(first.data(), 128), std::string(128, 'c'));
+}
+
+TEST(IdleMappingTest, AChunkIsMappedOnceACaptureOfAnotherThreadHasEnded) {
+  const Lent lent;
+  auto space = ReserveCudaSpace({kChunk, 8, /*maps_when_idle=*/true}, Uuid());
+  ASSERT_TRUE(space.ok()) << space.status();
+  Region region = lent.Share();
+  fake_cuda::BeginCapture(fake_cuda::CaptureOn::kBlockingStream);
+  const uint64_t questions = fake_cuda::CallCount("cuStreamIsCapturing");
+  std::thread maps(
+      [&] { EXPECT_TRUE((*space)->Map(PlaceId(0), &region, Bytes(0), Access::kWrite).ok()); });
+  while (fake_cuda::CallCount("cuStreamIsCapturing") < questions + 3) std::this_thread::yield();
+  EXPECT_TRUE(fake_cuda::EndCapture());
+  maps.join();
 }
 
 }  // namespace

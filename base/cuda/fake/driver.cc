@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/cuda/fake/capture.h"
 #include "base/cuda/fake/modules.h"
 #include "base/cuda/fake/process.h"
 #include "base/cuda/fake/streams.h"
@@ -55,6 +56,7 @@ CUresult CtxRecordEvent(CUcontext context, CUevent event) {
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
   const auto found = process.events.find(event);
   if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
+  if (InvalidateCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   found->second->last = MarkAll(&process);
   return CUDA_SUCCESS;
 }
@@ -117,6 +119,7 @@ void* Find(const std::string& name, int version) {
       MEMTIDE_FUNCTION(cuEventSynchronize),
       MEMTIDE_OF_FAKE(PointerGetAttribute, 4000),
       MEMTIDE_OF_FAKE(CtxRecordEvent, 12050),
+      MEMTIDE_OF_FAKE(StreamIsCapturing, 10000),
       MEMTIDE_OF_FAKE(MemGetAllocationGranularity, 10020),
       MEMTIDE_OF_FAKE(MemCreate, 10020),
       MEMTIDE_OF_FAKE(MemRelease, 10020),

@@ -100,6 +100,15 @@ using PlayKernel = PlayedKernel (*)(void** parameters);
 // is mapped when it runs; other memory is an illegal access.
 void DefineKernel(const std::string& name, PlayKernel play);
 
+// A thread of the process captures a CUDA graph on a stream that the default stream waits for, or
+// on another (CU_STREAM_NON_BLOCKING). Captures are in CUDA's global mode, and the fake has only
+// some calls that invalidate them: to wait for the context, to record an event for it, and to query
+// an event.
+enum class CaptureOn { kBlockingStream, kOtherStream };
+void BeginCapture(CaptureOn stream);
+// Returns whether nothing has invalidated the capture.
+bool EndCapture();
+
 // Sets the delay of copies.
 void SetDelay(Duration delay);
 // Sets the time that each call of `name` takes.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/cuda/fake/capture.h"
 
 namespace memtide::fake_cuda {
 namespace {
@@ -233,6 +234,7 @@ CUresult cuCtxSynchronize() {
   Process& process = TheProcess();
   Call call(&process, "cuCtxSynchronize", Needs::kContext);
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (memtide::fake_cuda::InvalidateCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return Await(&process, MarkAll(&process));
 }
 
@@ -282,6 +284,7 @@ CUresult cuEventQuery(CUevent event) {
   Process& process = TheProcess();
   Call call(&process, "cuEventQuery");
   if (call.refusal() != CUDA_SUCCESS) return call.refusal();
+  if (memtide::fake_cuda::InvalidateCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const auto found = process.events.find(event);
   if (found == process.events.end()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<Mark>& last = found->second->last;
