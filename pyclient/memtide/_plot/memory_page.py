@@ -17,6 +17,7 @@ from memtide._plot.palette import (
     PHASE_COLOURS,
     RANK_COLOURS,
     RANK_LABELS,
+    WAIT_LABELS,
     colour_of,
     drawn_rows,
     label_of,
@@ -52,6 +53,10 @@ def _numbers(tide: Tide) -> dict[str, Any]:
         "names": names,
         "name": [index[sample.name] for sample in samples],
         "stalled_ms": [round(1e3 * stall_s, 1) for stall_s in tide.stalls_s()],
+        "waits": [
+            {"name": WAIT_LABELS[name], "ms": [round(1e3 * wait_s, 2) for wait_s in waits_s]}
+            for name, waits_s in tide.waits_s().items()
+        ],
         "tiers": [
             {
                 "name": tier,

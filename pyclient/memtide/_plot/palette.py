@@ -16,6 +16,14 @@ COLOURS = {
 # Activations that are kept are dark, and those that have moved into chunks are light.
 OWN_COLOURS = {"activations": "#b5524a", "host": "#9aa5b1", "device": "#5b7083"}
 RANK_COLOURS = {"leased": "#5b9aa0", "own": OWN_COLOURS["host"]}
+# Sample.waits_s.
+WAIT_LABELS = {
+    "call": "the daemon's answers",
+    "map": "mapping",
+    "unmap": "waiting to unmap",
+    "gradients": "moving gradients",
+    "dispatch": "dispatch",
+}
 RANK_LABELS = {"leased": "leased chunks", "own": "outside chunks"}
 LIMIT_COLOURS = {"budget": "#28323c", "pool limit": "#7b8794"}
 PHASE_COLOURS = {"forward": "#eef4fb", "backward": "#fdf3e7", "step": "#edf7f0"}

@@ -32,6 +32,8 @@ class Sample:
     stalled_s: float  # All stalls since the iteration began.
     kept_activation_bytes: int = 0  # A part of the own bytes: on a GPU, if there is one.
     ranks: tuple[RankSample, ...] = ()  # Where ranks share a job.
+    # By cause: all waits of the script's since the iteration began, and the time in memtide's hooks.
+    waits_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,8 +100,17 @@ class Tide:
 
     def stalls_s(self) -> list[float]:
         """Seconds that fetches stalled in each moment; 0 for the last, where they are unknown."""
-        stalled = [sample.stalled_s for sample in self.samples]
-        return [*(after - before for before, after in pairwise(stalled)), 0.0][: len(stalled)]
+        return _by_moment([sample.stalled_s for sample in self.samples])
+
+    def waits_s(self) -> dict[str, list[float]]:
+        """The same of each wait of the script's (Sample.waits_s)."""
+        names = self.samples[0].waits_s if self.samples else ()
+        return {name: _by_moment([s.waits_s[name] for s in self.samples]) for name in names}
+
+
+def _by_moment(sums: list[float]) -> list[float]:
+    """What each moment has added; 0 for the last."""
+    return [*(after - before for before, after in pairwise(sums)), 0.0][: len(sums)]
 
 
 def _bytes(sample: Sample, kind: str, tier: str) -> int:

@@ -122,8 +122,16 @@ class Recorder(Observer):
                     RankSample(use.rank, use.leased_bytes, process_memory.host_bytes_of(use.pid))
                     for use in node.ranks_of(self._client.properties.job_id)
                 ),
+                waits_s=self._waited_s(),
             )
         )
+
+    def _waited_s(self) -> dict[str, float]:
+        hooks = self._hooks.since(self._hooks_recorded)
+        return _waits_s(self._stats, self._client.stats()) | {
+            "gradients": hooks["gradient_ns"] / 1e9,
+            "dispatch": hooks["dispatch_ns"] / 1e9,
+        }
 
     def end_iteration(self) -> None:
         """Ends an iteration, and the record if it has lasted long enough."""

@@ -38,6 +38,7 @@ const tip = element("tip").innerHTML;
 element("even").checked = true;
 listeners["even change"]();
 console.log(JSON.stringify({keys: element("keys").innerHTML, drawn, tip,
+                            waits: element("waits").textContent,
                             even: element("chart").innerHTML}));
 """
 
@@ -54,6 +55,7 @@ def sample(index: int, *, budget_mib: int = 96, waited_s: float = 0.0) -> Sample
         kinds={"parameter": usage, "gradient": usage, "activation": {"allocated_bytes": 0}},
         budget_bytes={"device": budget_mib * _MIB, "host": 64 * _MIB},
         stalled_s=waited_s,
+        waits_s={"call": waited_s / 2, "map": index / 1000},
     )
 
 
@@ -74,6 +76,8 @@ def test_the_tide_is_taken_apart_by_tier_and_kind(falling: Tide) -> None:
     assert set(limits["pool limit"]) == {96 * _MIB}
     assert list(falling.limits("host")) == ["budget"]
     assert falling.stalls_s() == [0.0] * 7 + [0.25] + [0.0] * 4
+    assert falling.waits_s()["call"] == [0.0] * 7 + [0.125] + [0.0] * 4
+    assert falling.waits_s()["map"] == pytest.approx([0.001] * 11 + [0.0])
     assert list(falling.own()) == ["host"]
 
 
@@ -255,8 +259,9 @@ def test_the_page_draws_itself_and_says_what_a_pointer_is_over(
     assert "NaN" not in page["drawn"] + page["even"] + page["tip"]
     assert page["drawn"].count("#c0392b") == 3  # The stall, in each panel.
     assert "moment 7: backward, Linear" in page["tip"]
-    for part in ("stalled 250 ms", "<td>96.0 MiB</td>", "own host: 100 MiB"):
+    for part in ("stalled 250 ms", "<td>96.0 MiB</td>", "own host: 100 MiB", "mapping 1.0 ms"):
         assert part in page["tip"]
+    assert "the daemon's answers 125.0 ms, mapping 11.0 ms." in page["waits"]
     assert page["even"] != page["drawn"]
 
 
