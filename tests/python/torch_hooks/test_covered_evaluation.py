@@ -85,6 +85,34 @@ def test_outputs_are_those_of_plain_torch_to_the_bit() -> None:
         runtimes.stop()
 
 
+def _outermost_layers() -> list[nn.Module]:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    return [layer, torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.GELU()))]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["its hooks choose its kernels", "takes no hooks"])
+def test_a_module_that_may_have_no_hook_computes_what_plain_torch_does(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = _outermost_layers()[number], torch.ones(2, 8, 64)
+    fused = []
+    fast = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(
+        torch, "_transformer_encoder_layer_fwd", lambda *args: fused.append(0) or fast(*args)
+    )
+    with torch.no_grad():
+        plain, by_plain = module(x), len(fused)
+        runtimes.start(
+            FakeClient(handles_faults=False, lease_budget=ROOMY), Observer(), adopt_everything=True
+        )
+        try:
+            assert torch.equal(module(x), plain)
+        finally:
+            runtimes.stop()
+    assert len(fused) == 2 * by_plain == 2 * (number == 0)
+
+
 def test_every_chunk_is_leased_in_a_pass_and_none_after_it(runtime: Runtime) -> None:
     model = Watched()
     (net,) = stack()

@@ -14,21 +14,27 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
+
+# A scripted module takes no hook. The layer chooses other kernels, with other bits, where a module
+# of its own has one.
+_TAKE_NO_HOOK = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)
 
 
 class OutermostPass:
     """The pass that runs, if there is one. Other threads may call the module, not these methods."""
 
-    def __init__(self, at_end: Callable[[torch.nn.Module], None]) -> None:
+    def __init__(self, at_end: Callable[[nn.Module], None]) -> None:
         """`at_end` is called when the pass has ended."""
         self._at_end = at_end
-        self._module: torch.nn.Module | None = None
+        self._module: nn.Module | None = None
         self._thread = threading.get_ident()
         self._hooks: list[Any] = []  # The last one is of the module, if there is one.
 
-    def begin(self, module: torch.nn.Module) -> bool:
-        """To be called before a module's forward. False: it is within another one."""
-        if self._module is not None:
+    def begin(self, module: nn.Module) -> bool:
+        """To be called before a module's forward. False: it is within another one, or its end cannot
+        be seen."""
+        if self._module is not None or isinstance(module, _TAKE_NO_HOOK):
             return False
         self._remove_hooks()
         self._hooks.append(module.register_forward_hook(self._end, always_call=True))
@@ -41,7 +47,7 @@ class OutermostPass:
         self._module = None
         self._remove_hooks()
 
-    def _end(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+    def _end(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         if module is not self._module or threading.get_ident() != self._thread:
             return
         self._module = None
