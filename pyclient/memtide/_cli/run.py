@@ -112,8 +112,8 @@ def _add_session(session: argparse._ActionsContainer) -> None:
         choices=("device", "host"),
         default="device",
         help="host: the CPU computes a GPU's optimizer steps beside backward, and their states "
-        "never cross the link; losses are to 1e-6 those of the GPU's steps (default: device, to "
-        "the bit)",
+        "never cross the link; in fp32 a step is to 1e-6 that of the GPU (default: device, to the "
+        "bit)",
     )
 
 

@@ -410,6 +410,7 @@ class Managed:
                 planned_run.print_comparison(plan, summary, console)
             if not self._options.request.chunk_bytes:
                 pool_advice.print_chunk_size(connection.client, console)
+            pool_advice.print_steps_on_host(summary, console)
             # The node's daemon is not the user's to enlarge, and a budget sizes the pools itself.
             if not failed and connection.daemon is not None and not connection.budget.named():
                 larger_pool.print_gain(summary, connection, console)

@@ -1,18 +1,21 @@
-"""Advice for the next run: another chunk size, or a larger pool."""
+"""Advice for the next run: another chunk size, a larger pool, or steps on the host."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
 from memtide._capi.client import Client
+from memtide._daemon.inspection import Usage
 from memtide._launch import deferred_start
 from memtide._memory import chunk_size
 from memtide._memory.alignment import SMALLEST_BYTES
 from memtide._telemetry import summary_tables
+from memtide._telemetry.recorder import Summary
 from memtide._util.sizes import format_size
 
 # A model's chunks with Adam, as a multiple of its parameters: these, their gradients, two states.
 _STATES = 4
+_NOT_WORTH_A_LINE = 0.02  # A part of what crosses the link.
 
 
 def print_chunk_size(client: Client, console: Console) -> None:
@@ -27,6 +30,40 @@ def print_chunk_size(client: Client, console: Console) -> None:
     )
     if estimates is not None:
         summary_tables.print_advice(*estimates, console)
+
+
+def print_steps_on_host(summary: Summary, console: Console) -> None:
+    """Prints what --optimizer-on host would gain, if optimizers stepped on a GPU that could have
+    stepped in parts on the host."""
+    runtime = deferred_start.current()
+    if runtime is None or not runtime.offloaded.could_be_in_parts:
+        return
+    if line := states_moved_line(summary):
+        console.print(line)
+
+
+def states_moved_line(summary: Summary) -> str:
+    """The most that steps on the host would gain; empty where optimizer states stay on the GPU, or
+    where the daemon's counters are of others, too. Each byte that is not there at the end came and
+    left once in a step, unless less crossed the link in all."""
+    node = summary.node
+    if len(node.sessions) != 1 or node.others.chunk_count or not summary.iterations:
+        return ""
+    states = node.kinds.get("optimizer_state", Usage())
+    moved_bytes = sum(
+        summary.moved_bytes[link] / summary.iterations
+        for link in ("host_to_device_bytes", "device_to_host_bytes")
+    )
+    saved_bytes = min(2 * (states.allocated_bytes - states.device_bytes), moved_bytes)
+    if saved_bytes <= moved_bytes * _NOT_WORTH_A_LINE:
+        return ""
+    waited_s = sum(summary.stalled_s[name] for name in ("stalled_on_copy", "stalled_on_room"))
+    gained = min(1.0, saved_bytes / moved_bytes * waited_s / summary.iterating_s)
+    return (
+        f"Optimizer states were up to {format_size(saved_bytes)} of the {format_size(moved_bytes)} "
+        "that crossed the link in a step. --optimizer-on host leaves them in host memory, with the "
+        f"CPU's roundings: up to {gained:.0%} of the time was spent waiting for them"
+    )
 
 
 def lacking_room(client: Client, *, model_is_complete: bool) -> str | None:

@@ -99,8 +99,10 @@ class OffloadedSteps:
         self._named_functions: set[str] = set()  # Functions that give other bits in parts.
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
-        # True: also when everything fits, so that each step is committed, or made on the host.
+        # True: also when everything fits, so that each step is committed.
         self.always = job is not None
+        self.on_host = False  # True: also steps of tensors on a GPU, as the user asks.
+        self.could_be_in_parts = False  # A step was made whole that could have been in parts.
         self.around_rest = around_rest
         self._has_said_undone = False
         self.skipped = 0  # Steps that were skipped, as a gradient was infinite or NaN.
@@ -128,6 +130,7 @@ class OffloadedSteps:
         @functools.wraps(original)
         def update(*args: Any, **kwargs: Any) -> None:
             if not self._wanted():
+                self.could_be_in_parts |= self._present.optimizer is not None
                 original(*args, **kwargs)
                 return
             bound = signature.bind(*args, **kwargs)
@@ -263,7 +266,7 @@ class OffloadedSteps:
         # Chunks that fit are stepped in place, which is faster: shadow chunks would evict other
         # chunks. So are steps on a GPU, unless the daemon is asked for something else with them.
         # Ranks make a step once in parts, and have its results once.
-        wanted = self.always or self.calls.count_non_finite or self.calls.shares
+        wanted = self.always or self.on_host or self.calls.count_non_finite or self.calls.shares
         return wanted or (self.calls.has_plain_bits and self._memory.pressure.overflows())
 
     def _take(
@@ -333,6 +336,12 @@ class OffloadedSteps:
         if self.parts.here:
             return
         self.parts.here = f"{type(optimizer).__name__} steps in the script's thread"
+        if self.on_host:
+            print(
+                f"memtide: --optimizer-on host: {type(optimizer).__name__} has steps that cannot be"
+                " made in parts, which the GPU makes (docs/optimizers.md says which)",
+                file=sys.stderr,
+            )
         if self.always:  # The last manifest does not hold for changed chunks; commits another one.
             try:
                 self.parts.commit(None, {})

@@ -109,7 +109,7 @@ class Tide:
 
 
 def _by_moment(sums: list[float]) -> list[float]:
-    """What each moment has added; 0 for the last."""
+    """The sum that each moment has added; 0 for the last."""
     return [*(after - before for before, after in pairwise(sums)), 0.0][: len(sums)]
 
 

@@ -58,9 +58,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     waits = summary.waits_s
     if summary.iterations and summary.chunks:
         console.print(steps_line(summary.offloaded_steps, summary.iterations, summary.device))
-    for line in (states_moved_line(summary), outside_line(summary)):
-        if line:
-            console.print(line)
+    if line := outside_line(summary):
+        console.print(line)
     print_if_nothing_managed(summary, console)
     if summary.ballooned_bytes and summary.budget is not None:
         console.print(
@@ -157,31 +156,7 @@ def steps_line(in_parts: int, steps: int, device: str) -> str:
         return "steps: torch's bits, whole, in the script's thread"
     if device == "cpu":
         return f"steps: torch's bits, {in_parts} of {steps} in parts beside training"
-    return f"steps: {in_parts} of {steps} in parts on the host, to 1e-6 of the GPU's"
-
-
-def states_moved_line(summary: Summary) -> str:
-    """The most that --optimizer-on host would gain; empty where optimizer states stay on the GPU,
-    or steps are on the host already. Each byte that is not there at the end came and left once in a
-    step, unless less crossed the link in all."""
-    if summary.device == "cpu" or summary.offloaded_steps or not summary.iterations:
-        return ""
-    states = summary.node.kinds.get("optimizer_state", Usage())
-    away_bytes = states.allocated_bytes - states.device_bytes
-    moved_bytes = sum(
-        summary.moved_bytes[link] / summary.iterations
-        for link in ("host_to_device_bytes", "device_to_host_bytes")
-    )
-    saved_bytes = min(2 * away_bytes, moved_bytes)
-    if saved_bytes <= moved_bytes * _NOT_WORTH_A_LINE:
-        return ""
-    waited_s = sum(summary.stalled_s[name] for name in ("stalled_on_copy", "stalled_on_room"))
-    gained = saved_bytes / moved_bytes * waited_s / summary.iterating_s
-    return (
-        f"Optimizer states were up to {format_size(saved_bytes)} of the {format_size(moved_bytes)} "
-        f"that crossed the link in a step. --optimizer-on host leaves them in host memory, with "
-        f"losses to 1e-6 of these: up to {gained:.0%} of the time was spent waiting for them"
-    )
+    return f"steps: {in_parts} of {steps} in parts on the host, to 1e-6 of the GPU's in fp32"
 
 
 def outside_line(summary: Summary) -> str:

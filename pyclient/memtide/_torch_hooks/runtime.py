@@ -97,7 +97,7 @@ class Runtime:
         self.offloaded = self._make_offloaded_steps(training)
         self.offloaded.skip_non_finite(skip=stepping.skip_non_finite)
         if stepping.on_host and self.ledger.strict:
-            self.offloaded.always = True
+            self.offloaded.on_host = True
         self._gradients = self._make_gradients(stepping, budget)
         self.module_hooks = ModuleHooks(
             self.memory,

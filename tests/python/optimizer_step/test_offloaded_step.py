@@ -318,9 +318,36 @@ def test_with_tensors_on_a_gpu_steps_have_parts_only_where_they_are_asked_for(
     train(model, optimizer, steps=1)
     assert runtime.offloaded.parts.steps == 1
     runtime.offloaded.skip_non_finite(skip=False)
-    runtime.offloaded.always = True  # As with a named job.
+    runtime.offloaded.on_host = True
     train(model, optimizer, steps=1)
     assert runtime.offloaded.parts.steps == 2
+    runtime.offloaded.on_host = False
+    runtime.offloaded.always = True  # As with a named job.
+    train(model, optimizer, steps=1)
+    assert runtime.offloaded.parts.steps == 3
+
+
+class Rounding(torch.optim.AdamW):
+    """A class whose step does more after torch's."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.copy_(p.half())
+
+
+@pytest.mark.parametrize(("kind", "lines"), [(torch.optim.AdamW, 0), (Rounding, 1)])
+def test_steps_on_the_host_that_have_no_parts_are_said_to_be_on_the_gpu(
+    kind: Any, lines: int, runtime: Runtime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.offloaded.calls.has_plain_bits = False
+    runtime.offloaded.on_host = True
+    model = network()
+    train(model, kind(model.parameters(), lr=0.01), steps=2)
+    assert (runtime.offloaded.parts.steps == 0) == bool(lines)
+    assert capsys.readouterr().err.count("Rounding has steps that cannot be made in parts") == lines
 
 
 def test_a_negative_rate_is_stepped_as_by_torch() -> None:

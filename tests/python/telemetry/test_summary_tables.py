@@ -12,7 +12,6 @@ from memtide._telemetry.summary_tables import (
     kinds_table,
     pools_table,
     protected_line,
-    states_moved_line,
     steps_line,
 )
 from rich.console import Console
@@ -53,29 +52,6 @@ def test_steps_say_whether_they_have_the_bits_of_torch() -> None:
     assert "torch's bits, whole" in steps_line(0, 5, "cpu")
     assert "torch's bits, 4 of 5 in parts" in steps_line(4, 5, "cpu")
     assert "4 of 5 in parts on the host, to 1e-6" in steps_line(4, 5, "cuda:0")
-
-
-def test_what_steps_on_the_host_would_gain_is_said_where_states_cross_the_link() -> None:
-    def line(device: str = "cuda:0", on_device: int = 20, in_parts: int = 0) -> str:
-        states = {"kind": "CHUNK_KIND_OPTIMIZER_STATE", "allocated_bytes": 40 << 20}
-        states |= {"device_bytes": on_device << 20}
-        summary: Any = SimpleNamespace(
-            device=device,
-            iterations=10,
-            iterating_s=2.0,
-            offloaded_steps=in_parts,
-            moved_bytes={"host_to_device_bytes": 500 << 20, "device_to_host_bytes": 300 << 20},
-            stalled_s={"stalled_on_copy": 0.7, "stalled_on_room": 0.1},
-            node=inspection.parse({"kinds": [states]}),
-        )
-        return states_moved_line(summary)
-
-    assert "up to 40.0 MiB of the 80.0 MiB" in line()
-    assert "up to 20% of the time" in line()
-    assert "up to 80.0 MiB of the 80.0 MiB" in line(on_device=0)
-    assert not line(on_device=40)
-    assert not line(device="cpu")
-    assert not line(in_parts=10)
 
 
 def test_each_device_has_a_row_and_all_have_one_column_of_copies() -> None:
