@@ -32,7 +32,7 @@ class Sample:
     stalled_s: float  # All stalls since the iteration began.
     kept_activation_bytes: int = 0  # A part of the own bytes: on a GPU, if there is one.
     ranks: tuple[RankSample, ...] = ()  # Where ranks share a job.
-    # By cause: all waits of the script's since the iteration began, and the time in memtide's hooks.
+    # By cause: the script's waits since the iteration began, and the time in memtide's hooks.
     waits_s: dict[str, float] = field(default_factory=dict)
 
 

@@ -32,8 +32,8 @@ class OutermostPass:
         self._hooks: list[Any] = []  # The last one is of the module, if there is one.
 
     def begin(self, module: nn.Module) -> bool:
-        """To be called before a module's forward. False: it is within another one, or its end cannot
-        be seen."""
+        """To be called before a module's forward. False: it is within another one, or its end
+        cannot be seen."""
         if self._module is not None or isinstance(module, _TAKE_NO_HOOK):
             return False
         self._remove_hooks()
