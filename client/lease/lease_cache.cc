@@ -305,6 +305,7 @@ LeaseCache::Counts LeaseCache::counts() const {
   counts.in_use = in_use();
   counts.idle = idle_.size();
   counts.moving = moving_;
+  counts.plans_ahead = plans_ahead_;
   return counts;
 }
 

@@ -84,6 +84,7 @@ class LeaseCache {
   };
   struct Counts {
     uint32_t bound = 0, held = 0, in_use = 0, idle = 0, moving = 0, budget = 0;
+    uint32_t plans_ahead = 0;  // Plans of PlanAhead() that are neither granted nor refused yet.
   };
 
   // REQUIRES: options.places and options.budget are not zero.
@@ -153,10 +154,9 @@ class LeaseCache {
   // TakeRevoked takes them as they become idle. Chunks that are not leased are ignored.
   void Revoke(absl::Span<const ChunkId> chunks, uint32_t additional);
   std::vector<PlaceId> TakeRevoked();
-  std::vector<PlaceId> TakeAllIdle();
-  // Takes the idle leases among `places`. Places that are unbound, absent, moving or in use are
-  // skipped.
-  std::vector<PlaceId> TakeIdle(absl::Span<const PlaceId> places);
+  // Takes the idle leases among `places`, or all. Places that are unbound, absent, moving or in use
+  // are skipped.
+  std::vector<PlaceId> TakeIdle(absl::optional<absl::Span<const PlaceId>> places);
   // Whether TakeRevoked or TakeForHeadroom would return any place.
   bool NeedsReclaim() const;
 
@@ -218,7 +218,8 @@ class LeaseCache {
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
   uint32_t bound_ = 0, held_ = 0, moving_ = 0;
-  uint32_t upgraded_ahead_ = 0;  // Idle leases that PlanAhead() is upgrading.
+  uint32_t plans_ahead_ = 0;     // Plans of PlanAhead() that are under way.
+  uint32_t upgraded_ahead_ = 0;  // Idle leases that they are upgrading.
   uint32_t leasing_ = 0;         // Moving entries that will be held once their fetch completes.
 };
 

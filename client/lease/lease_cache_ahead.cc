@@ -35,6 +35,7 @@ bool LeaseCache::IsWantedAhead(PlaceId place, Access access) const {
 }
 
 void LeaseCache::EndAhead(const LeasePlan& plan) {
+  --plans_ahead_;
   upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
   for (const PlaceId place : plan.upgrade) at(place).is_ahead = false;
 }
@@ -64,6 +65,7 @@ LeasePlan LeaseCache::PlanAhead() {
     LeasePlan plan = MakePlan(wanted, access);
     plan.counts_uses = false;
     plan.is_ahead = true;
+    ++plans_ahead_;
     upgraded_ahead_ += static_cast<uint32_t>(plan.upgrade.size());
     for (const PlaceId place : plan.upgrade) at(place).is_ahead = true;
     return plan;

@@ -189,7 +189,7 @@ class ModelTest : public testing::TestWithParam<uint64_t> {
     std::vector<PlaceId> taken;
     switch (Below(4)) {
       case 0:
-        taken = cache_.TakeAllIdle();
+        taken = cache_.TakeIdle(absl::nullopt);
         break;
       case 1:
         taken = cache_.TakeForHeadroom();

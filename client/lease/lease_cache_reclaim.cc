@@ -75,17 +75,13 @@ std::vector<PlaceId> LeaseCache::TakeRevoked() {
   return taken;
 }
 
-std::vector<PlaceId> LeaseCache::TakeAllIdle() {
-  SetAhead({});
+std::vector<PlaceId> LeaseCache::TakeIdle(absl::optional<absl::Span<const PlaceId>> places) {
   std::vector<PlaceId> taken;
-  while (idle_.oldest() != kNone) MarkReleasing(idle_.oldest(), &taken);
-  return taken;
-}
-
-std::vector<PlaceId> LeaseCache::TakeIdle(absl::Span<const PlaceId> places) {
-  SetAhead({});  // A lease that the caller takes must not come again before its call.
-  std::vector<PlaceId> taken;
-  for (const PlaceId place : places) {
+  if (!places.has_value()) {
+    while (idle_.oldest() != kNone) MarkReleasing(idle_.oldest(), &taken);
+    return taken;
+  }
+  for (const PlaceId place : *places) {
     if (IsBound(place) && IsTakable(place.value())) {
       MarkReleasing(place.value(), &taken);
     }

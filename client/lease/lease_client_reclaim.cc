@@ -113,8 +113,8 @@ void LeaseClient::RunReclaimer() {
 }
 
 absl::Status LeaseClient::Flush() {
-  MEMTIDE_ASSIGN_OR_RETURN(const std::vector<PlaceId> places, monitor_.TakeAllIdle());
-  return ReleaseLeases(places);
+  MEMTIDE_ASSIGN_OR_RETURN(const PendingRelease pending, monitor_.TakeIdle(absl::nullopt));
+  return ReleaseLeases(pending.idle);
 }
 
 absl::StatusOr<std::vector<ChunkId>> LeaseClient::ReleaseIdle(absl::Span<const PlaceId> places) {

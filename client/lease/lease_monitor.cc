@@ -123,11 +123,14 @@ absl::Status LeaseMonitor::EndUse(absl::Span<const PlaceId> places) {
   return lost_.ok() ? status : lost_;
 }
 
-absl::StatusOr<PendingRelease> LeaseMonitor::TakeIdle(absl::Span<const PlaceId> places) {
+absl::StatusOr<PendingRelease> LeaseMonitor::TakeIdle(
+    absl::optional<absl::Span<const PlaceId>> places) {
   PendingRelease pending;
   const MutexLock lock(&mutex_);
-  MEMTIDE_RETURN_IF_ERROR(lost_);
-  MEMTIDE_ASSIGN_OR_RETURN(pending.chunks, Resolve(cache_, places));
+  MEMTIDE_RETURN_IF_ERROR(EndLeasesAhead());
+  if (places.has_value()) {
+    MEMTIDE_ASSIGN_OR_RETURN(pending.chunks, Resolve(cache_, *places));
+  }
   pending.idle = cache_.TakeIdle(places);
   return pending;
 }
@@ -136,7 +139,7 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceI
   PendingRelease pending;
   std::vector<PlaceId> absent;
   const MutexLock lock(&mutex_);
-  MEMTIDE_RETURN_IF_ERROR(lost_);
+  MEMTIDE_RETURN_IF_ERROR(EndLeasesAhead());
   // Leases are taken after all places are checked, so an error changes nothing.
   MEMTIDE_RETURN_IF_ERROR(Resolve(cache_, places).status());
   for (const PlaceId place : places) {
@@ -152,10 +155,13 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceI
   return pending;
 }
 
-absl::StatusOr<std::vector<PlaceId>> LeaseMonitor::TakeAllIdle() {
-  const MutexLock lock(&mutex_);
-  MEMTIDE_RETURN_IF_ERROR(lost_);
-  return cache_.TakeAllIdle();
+absl::Status LeaseMonitor::EndLeasesAhead() {
+  while (true) {
+    MEMTIDE_RETURN_IF_ERROR(lost_);
+    cache_.SetAhead({});
+    if (cache_.counts().plans_ahead == 0) return absl::OkStatus();
+    MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
+  }
 }
 
 void LeaseMonitor::AwaitMinResidency(const std::vector<PlaceId>& places) {

@@ -119,11 +119,10 @@ class LeaseMonitor {
   absl::Status EndUse(absl::Span<const PlaceId> places);
 
   // The chunks at the places, and those of the places with idle leases, which are moving from now
-  // on. NOT_FOUND: a place holds no chunk.
-  absl::StatusOr<PendingRelease> TakeIdle(absl::Span<const PlaceId> places);
+  // on. nullopt: all idle leases, and no chunks. NOT_FOUND: a place holds no chunk.
+  absl::StatusOr<PendingRelease> TakeIdle(absl::optional<absl::Span<const PlaceId>> places);
   // The same, where only chunks with an idle lease or none are returned.
   absl::StatusOr<PendingRelease> TakeToEvict(absl::Span<const PlaceId> places);
-  absl::StatusOr<std::vector<PlaceId>> TakeAllIdle();
   // Waits until the minimum residency of these places is over. REQUIRES: they are marked and still
   // mapped.
   void AwaitMinResidency(const std::vector<PlaceId>& places);
@@ -186,6 +185,9 @@ class LeaseMonitor {
 
  private:
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // No lease is taken ahead any more when it returns, nor before the next answer that names some:
+  // what the caller is about to end would come again. The session's error: it is lost.
+  absl::Status EndLeasesAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeMomentsFor(PendingFetch* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -251,8 +251,10 @@ absl::Status GrpcDaemonSession::FetchBatch(const FetchOptions& options, const Ba
     wait = std::min(options.deadline, limits_.max_wait);
     SetDuration(wait, request.mutable_deadline());
   }
-  MEMTIDE_ASSIGN_OR_RETURN(const v1::FetchResponse reply,
-                           Send(std::move(request), wait + kReplyGrace));
+  MEMTIDE_ASSIGN_OR_RETURN(
+      const v1::FetchResponse reply,
+      Send(std::move(request),
+           options.wait_policy == WaitPolicy::kNoWait ? kShortCallTimeout : wait + kReplyGrace));
   if (reply.leases_size() != static_cast<int>(batch.chunks.size())) {
     return absl::InternalError("the daemon granted a different number of leases than requested");
   }

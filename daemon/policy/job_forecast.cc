@@ -11,6 +11,8 @@ namespace {
 // Choices that the planner makes, one to two microseconds each: per reported use, at most per call,
 // and at the end of an iteration, where plans of some hundred chunks are complete at once.
 constexpr size_t kChoicesAUse = 8, kChoicesACall = 512;
+// A plan of slots takes more of them; mappings change until it is complete.
+constexpr uint32_t kFasterForSlots = 4;
 constexpr uint32_t kChoicesAnIteration = 4096;
 // An iteration with fewer than one in this many uses as predicted is not worth a plan.
 constexpr uint32_t kAlike = 4;
@@ -23,10 +25,12 @@ constexpr uint32_t kSpareSlots = 6;
 // A choice of slots passes over all events: with more of them it would hold up the engine's loop.
 constexpr size_t kMostEventsInSlots = 1 << 16;
 
-uint32_t SlotsForMembers(const std::vector<ResidencyPlan::Event>& events, uint32_t slots) {
+std::vector<SlotNumber> SlotsForMembers(const std::vector<ResidencyPlan::Event>& events,
+                                        std::vector<SlotNumber> slots) {
   std::set<Member> members;
   for (const ResidencyPlan::Event& event : events) members.insert(event.member);
-  return members.size() <= slots ? slots : slots - slots / kSpareSlots;
+  if (members.size() > slots.size()) slots.resize(slots.size() - slots.size() / kSpareSlots);
+  return slots;
 }
 
 }  // namespace
@@ -41,52 +45,66 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
   const bool alike = was.as_expected > std::max(was.uses, was.expected) / kAlike;
   // A plan for another iteration would retain the wrong copies: none is better (decision 15).
   if (!slots.has_value() || !predictor_.repeats() || was.expected == 0 || !alike) {
-    plan_ended_ = plan_ended_ || plan_.has_value();
+    plan_changed_ = plan_changed_ || plan_.has_value();
     plan_.reset();
     next_plan_.reset();
     slot_plan_.reset();
     next_slot_plan_.reset();
     return true;
   }
-  const bool holds = plan_.has_value() && !was.misprediction && plan_->slots() == *slots;
+  const absl::optional<ResidencyPlan>& latest = next_plan_.has_value() ? next_plan_ : plan_;
+  const bool same_slots = latest.has_value() && latest->slots() == *slots;
+  if (!same_slots) next_slot_plan_.reset();
+  const bool late = slots_are_late_ && !next_slot_plan_.has_value();
+  const bool holds = plan_.has_value() && !was.misprediction && same_slots && !late;
+  if (holds && slot_plan_.has_value() && slot_plan_->Renumber(there)) plan_changed_ = true;
   // A plan in the making is finished first, even if it is a little out of date.
-  if (holds || next_plan_.has_value() || next_slot_plan_.has_value()) return true;
+  if (holds || next_plan_.has_value()) return true;
   upper_ = upper;
   const Tier below = upper == Tier::kDevice ? Tier::kHost : Tier::kSsd;
   const std::vector<ResidencyPlan::Event> events = predictor_.Events();
   const ResidencyPlan::Transfers transfers{links_.micros({below, upper}),
                                            links_.micros({upper, below})};
   next_plan_.emplace(events, *slots, transfers);
-  if (slots->fixed >= kSpareSlots && events.size() <= kMostEventsInSlots) {
-    next_slot_plan_.emplace(events, SlotsForMembers(events, slots->fixed), transfers,
-                            [&](Member member) {
-                              const auto planned = PlannedSlot(upper, member);
-                              return planned.has_value() ? planned : there(member);
-                            });
-  } else {
-    plan_ended_ = plan_ended_ || slot_plan_.has_value();
-    slot_plan_.reset();
-  }
+  // A large plan of slots takes some iterations, for which the other one cannot wait.
+  slots_are_late_ = next_slot_plan_.has_value();
+  if (!slots_are_late_) BeginSlotPlan(events, slots->fixed, transfers, there);
   if (!next_plan_->done()) next_plan_->Work(kChoicesAnIteration);
   return true;
 }
 
+void JobForecast::BeginSlotPlan(const std::vector<ResidencyPlan::Event>& events,
+                                const std::vector<SlotNumber>& slots,
+                                const ResidencyPlan::Transfers& transfers,
+                                SlotPlan::SlotNow there) {
+  if (slots.size() < kSpareSlots || events.size() > kMostEventsInSlots) {
+    plan_changed_ = plan_changed_ || slot_plan_.has_value();
+    slot_plan_.reset();
+    return;
+  }
+  next_slot_plan_.emplace(events, SlotsForMembers(events, slots), transfers, [&](Member member) {
+    const absl::optional<SlotNumber> planned = PlannedSlot(upper_, member);
+    return planned.has_value() ? planned : there(member);
+  });
+}
+
 // Works on the next plans. True: one of them is complete, and in force.
 bool JobForecast::WorkOnPlans(uint32_t choices) {
-  const auto work = [choices](auto& next, auto& plan) {
-    if (!next->done()) next->Work(choices);
+  const auto work = [](auto& next, auto& plan, uint32_t units) {
+    if (!next->done()) next->Work(units);
     if (!next->done()) return false;
     plan = std::exchange(next, absl::nullopt);
     return true;
   };
-  if (next_plan_.has_value()) return work(next_plan_, plan_);
-  return next_slot_plan_.has_value() && work(next_slot_plan_, slot_plan_);
+  if (next_plan_.has_value()) return work(next_plan_, plan_, choices);
+  return next_slot_plan_.has_value() &&
+         work(next_slot_plan_, slot_plan_, kFasterForSlots * choices);
 }
 
 AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {
   AccessPredictor::Changes changes = predictor_.TakeChanges();
   // Without the plan, other copies are the ones that may leave.
-  if (std::exchange(plan_ended_, false)) changes.all = true;
+  if (std::exchange(plan_changed_, false)) changes.all = true;
   // The planners work in small parts beside the job, so that no call waits for a plan. The eviction
   // cost of every copy depends on the plan.
   const size_t choices = std::min(kChoicesAUse * uses, kChoicesACall);

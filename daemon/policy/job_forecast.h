@@ -39,7 +39,7 @@ class JobForecast {
   }
   void Free(Member member, uint64_t clock) { predictor_.Free(member, clock); }
   // Ends the iteration. The next plan is for `slots`, with all uses on the tier `upper`; nullopt:
-  // no plan is possible. `there`: the slot of `upper` in which a member is, if that tier has fixed
+  // no plan is possible. `there`: the slots of `upper` in which members are, if that tier has fixed
   // slots. False: the iteration had no event. REQUIRES: upper != Tier::kSsd.
   bool EndIteration(uint64_t clock, const absl::optional<ResidencyPlan::Slots>& slots, Tier upper,
                     SlotPlan::SlotNow there);
@@ -98,6 +98,9 @@ class JobForecast {
 
  private:
   bool WorkOnPlans(uint32_t choices);
+  void BeginSlotPlan(const std::vector<ResidencyPlan::Event>& events,
+                     const std::vector<SlotNumber>& slots,
+                     const ResidencyPlan::Transfers& transfers, SlotPlan::SlotNow there);
 
   // How many uses ahead LookAhead() examines, and after how many uses it runs again.
   static constexpr uint64_t kMaxLookahead = 512, kLookaheadPeriod = 4;
@@ -118,7 +121,8 @@ class JobForecast {
   absl::optional<ResidencyPlan> plan_, next_plan_;
   absl::optional<SlotPlan> slot_plan_, next_slot_plan_;  // Where slots are fixed, beside plan_.
   Tier upper_ = Tier::kHost;                             // The tier of all uses in the plans.
-  bool plan_ended_ = false;                              // Since the last TakeChanges().
+  bool slots_are_late_ = false;  // The plan of slots in the making is of an iteration before.
+  bool plan_changed_ = false;    // Since the last TakeChanges().
   LinkClocks links_;
   std::array<Lookahead, kTiers - 1> lookaheads_;  // By memory tier.
 };

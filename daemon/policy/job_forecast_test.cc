@@ -208,18 +208,50 @@ TEST_F(JobForecastTest, AMemberThatLeavesHasASlotShortlyBeforeItIsUsed) {
 }
 
 TEST_F(JobForecastTest, MembersStayInTheSlotsInWhichTheyAreWhereEachCanHaveOne) {
-  slots_ = ResidencyPlan::Slots{kMembers, absl::nullopt, kMembers};
-  const auto reversed = [](Member member) -> absl::optional<SlotNumber> {
-    return SlotNumber(kMembers - 1 - member.value());
+  // Slots without memory leave gaps in the numbers.
+  const auto odd = [](Member member) -> absl::optional<SlotNumber> {
+    return SlotNumber(2 * (kMembers - member.value()) - 1);
   };
+  slots_ = ResidencyPlan::Slots{kMembers, absl::nullopt};
+  for (uint32_t number = 1; number < 2 * kMembers; number += 2) {
+    slots_->fixed.emplace_back(number);
+  }
   for (int iteration = 0; iteration < 4; ++iteration) {
     for (uint32_t member = 0; member < kMembers; ++member) Use(member);
-    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, reversed));
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, odd));
     forecast_.TakeChanges(kMembers);
   }
   ASSERT_TRUE(forecast_.has_fixed_slots());
   for (uint32_t member = 0; member < kMembers; ++member) {
-    EXPECT_EQ(forecast_.PlannedSlot(Tier::kDevice, Member(member)), reversed(Member(member)));
+    EXPECT_EQ(forecast_.PlannedSlot(Tier::kDevice, Member(member)), odd(Member(member)));
+  }
+}
+
+TEST_F(JobForecastTest, APlanOfSlotsInTheMakingHoldsUpNoOtherAndEndsWithItsSlots) {
+  constexpr uint32_t kMany = 400;
+  const auto iterate = [&](size_t worth) {
+    for (uint32_t member = 0; member < kMany; ++member) Use(member);
+    EXPECT_TRUE(forecast_.EndIteration(clock_, slots_, Tier::kDevice, kNowhere));
+    forecast_.TakeChanges(worth);
+  };
+  slots_ = ResidencyPlan::Slots{300, absl::nullopt};
+  for (uint32_t number = 0; number < 300; ++number) slots_->fixed.emplace_back(number);
+  for (int iteration = 0; iteration < 4; ++iteration) iterate(1);
+  ASSERT_TRUE(forecast_.has_plan());
+  ASSERT_FALSE(forecast_.has_fixed_slots()) << "it takes much longer";
+  slots_->upper = 100;
+  slots_->fixed.erase(slots_->fixed.begin(), slots_->fixed.begin() + 200);
+  iterate(1);
+  iterate(1);
+  uint32_t stays = 0;
+  for (uint32_t member = 0; member < kMany; ++member) {
+    stays += forecast_.PlannedStay(Member(member))->upper;
+  }
+  EXPECT_LE(stays, 100u) << "the other plan is of the slots that are left";
+  for (int i = 0; i < 1000 && !forecast_.has_fixed_slots(); ++i) forecast_.TakeChanges(kMany);
+  ASSERT_TRUE(forecast_.has_fixed_slots());
+  for (uint32_t member = 0; member < kMany; ++member) {
+    EXPECT_GE(forecast_.PlannedSlot(Tier::kDevice, Member(member))->value(), 200u);
   }
 }
 

@@ -32,6 +32,7 @@
 #include "absl/types/optional.h"
 #include "base/ids.h"
 #include "daemon/policy/planned_link.h"
+#include "daemon/pool/slot_pool.h"
 
 namespace memtide {
 
@@ -51,9 +52,9 @@ class ResidencyPlan {
   struct Slots {
     uint32_t upper = 0;
     absl::optional<uint32_t> middle;  // nullopt: it is the lowest tier and holds all members.
-    // As many slots of the upper tier, from the first on, are given to members by a SlotPlan,
-    // because to change the slot of a member costs.
-    uint32_t fixed = 0;
+    // The slots of the upper tier, where a SlotPlan gives them to members, because to change the
+    // slot of a member costs.
+    std::vector<SlotNumber> fixed;
 
     friend bool operator==(const Slots& a, const Slots& b) {
       return a.upper == b.upper && a.middle == b.middle && a.fixed == b.fixed;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -28,14 +29,19 @@ constexpr double kLeastGain = 0.1;
 
 }  // namespace
 
-SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
-                   const ResidencyPlan::Transfers& transfers, SlotNow now)
+SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events,
+                   const std::vector<SlotNumber>& slots, const ResidencyPlan::Transfers& transfers,
+                   SlotNow now)
     : length_(static_cast<uint32_t>(events.size())),
       clock_(events.size() + 1),
       in_micros_(transfers.in_micros),
-      out_micros_(transfers.out_micros),
-      slots_(slots) {
-  MEMTIDE_CHECK(slots > 0);
+      out_micros_(transfers.out_micros) {
+  for (const SlotNumber number : slots) {
+    MEMTIDE_CHECK(indices_.emplace(number, static_cast<uint32_t>(slots_.size())).second) << number;
+    slots_.emplace_back();
+    slots_.back().number = number;
+  }
+  MEMTIDE_CHECK(!slots_.empty());
   uint32_t members = 0;
   for (const auto& event : events) members = std::max(members, event.member.value() + 1);
   uses_.resize(members);
@@ -65,14 +71,37 @@ SlotPlan::SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slo
   wanted_.resize(members, kNone);
   for (const uint32_t member : order_) {
     const absl::optional<SlotNumber> slot = now(Member(member));
-    if (slot.has_value()) wanted_[member] = slot->value();
+    const auto index = slot.has_value() ? indices_.find(*slot) : indices_.end();
+    if (index != indices_.end()) wanted_[member] = index->second;
   }
+}
+
+bool SlotPlan::Renumber(SlotNow there) {
+  bool changed = false;
+  for (const uint32_t member : order_) {
+    const uint32_t index = slot_[member];
+    const std::vector<Use>& uses = slots_[index].uses;
+    if (uses.size() != uses_[member].size()) continue;  // It shares the slot.
+    const absl::optional<SlotNumber> number = there(Member(member));
+    if (!number.has_value() || *number == slots_[index].number) continue;
+    // The other number may be of a slot without members.
+    const auto other = indices_.find(*number);
+    const SlotNumber old = std::exchange(slots_[index].number, *number);
+    indices_.erase(old);
+    if (other != indices_.end()) {
+      slots_[other->second].number = old;
+      indices_[old] = other->second;
+    }
+    indices_[*number] = index;
+    changed = true;
+  }
+  return changed;
 }
 
 absl::optional<SlotNumber> SlotPlan::SlotOf(Member member) const {
   const uint32_t number = member.value();
   if (number >= slot_.size() || slot_[number] == kNone) return absl::nullopt;
-  return SlotNumber(slot_[number]);
+  return slots_[slot_[number]].number;
 }
 
 std::vector<SlotPlan::Use>::const_iterator SlotPlan::FirstFrom(const std::vector<Use>& uses,
@@ -82,13 +111,12 @@ std::vector<SlotPlan::Use>::const_iterator SlotPlan::FirstFrom(const std::vector
 }
 
 absl::optional<SlotPlan::Stay> SlotPlan::After(Member member, uint32_t nth) const {
-  const absl::optional<SlotNumber> slot = SlotOf(member);
-  if (!slot.has_value() || nth >= times_[member.value()].size()) return absl::nullopt;
+  if (!SlotOf(member).has_value() || nth >= times_[member.value()].size()) return absl::nullopt;
   const std::vector<uint32_t>& times = times_[member.value()];
   const uint32_t begin = times[nth];
   const uint32_t end = nth + 1 < times.size() ? times[nth + 1] : times.front() + length_;
   // The last use of the slot before `end`: of this member, if no other one had a turn.
-  const std::vector<Use>& uses = slots_[slot->value()].uses;
+  const std::vector<Use>& uses = slots_[slot_[member.value()]].uses;
   const uint32_t wrapped = end % length_;
   const auto next = FirstFrom(uses, wrapped);
   const Use& before = next == uses.begin() ? uses.back() : *std::prev(next);
@@ -100,8 +128,9 @@ absl::optional<SlotPlan::Stay> SlotPlan::After(Member member, uint32_t nth) cons
 }
 
 uint32_t SlotPlan::UnwantedFor(SlotNumber slot, uint32_t left) const {
-  if (slot.value() >= slots_.size() || slots_[slot.value()].uses.empty()) return kNone;
-  const std::vector<Use>& uses = slots_[slot.value()].uses;
+  const auto index = indices_.find(slot);
+  if (index == indices_.end() || slots_[index->second].uses.empty()) return kNone;
+  const std::vector<Use>& uses = slots_[index->second].uses;
   const uint32_t now = length_ - std::min(left, length_);
   const auto next = FirstFrom(uses, now);
   return next != uses.end() ? next->time - now : length_ - now + uses.front().time;
@@ -176,7 +205,7 @@ void SlotPlan::Remove(uint32_t member) {
 }
 
 void SlotPlan::KeepSlot(uint32_t member) {
-  if (wanted_[member] >= slots_.size()) return;
+  if (wanted_[member] == kNone) return;
   Place(member, wanted_[member]);
   credit_ -= static_cast<int64_t>(slots_[wanted_[member]].uses.size());
 }

@@ -18,6 +18,7 @@
 #define MEMTIDE_DAEMON_POLICY_SLOT_PLAN_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -30,16 +31,20 @@ namespace memtide {
 
 class SlotPlan {
  public:
-  // The slot that a member has, by the plan before or because it is there; nullopt: none.
+  // The slot of a member, in which it is or by the plan before; nullopt: none.
   using SlotNow = absl::FunctionRef<absl::optional<SlotNumber>(Member)>;
-  // Members mostly keep the slots of `now`. REQUIRES: slots > 0.
-  SlotPlan(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
+  // Members mostly keep the slots of `now`. REQUIRES: there is a slot, and none is named twice.
+  SlotPlan(const std::vector<ResidencyPlan::Event>& events, const std::vector<SlotNumber>& slots,
            const ResidencyPlan::Transfers& transfers, SlotNow now);
 
   // Continues for about `choices` units of work; one unit is a pass over 64 uses.
   // REQUIRES: !done().
   void Work(uint32_t choices);
   bool done() const { return done_; }
+
+  // Exchanges the numbers of slots so that members which never leave are where they are planned to
+  // be: they would not move there. False: nothing has changed. REQUIRES: done().
+  bool Renumber(SlotNow there);
 
   // The member's slot; nullopt: it has no use in the iteration.
   absl::optional<SlotNumber> SlotOf(Member member) const;
@@ -64,6 +69,7 @@ class SlotPlan {
     bool writes = false, fresh = false, last = false;  // `last`: the content is freed next.
   };
   struct SlotUses {
+    SlotNumber number;
     std::vector<Use> uses;  // By time.
     double cost = 0;
   };
@@ -87,8 +93,9 @@ class SlotPlan {
   std::vector<std::vector<Use>> uses_;        // By member.
   std::vector<std::vector<uint32_t>> times_;  // By member: the times of all its events.
   std::vector<uint32_t> order_;               // Members with uses, by the first of them.
-  std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and the one it has now.
-  std::vector<SlotUses> slots_;
+  std::vector<uint32_t> slot_, wanted_;       // By member: its slot, and the one it has now, as
+  std::vector<SlotUses> slots_;               // indices of these.
+  std::map<SlotNumber, uint32_t> indices_;
   uint32_t placed_ = 0, turn_ = 0, exchanges_ = 0;
   int sweep_ = 0;
   bool improved_ = false, done_ = false;

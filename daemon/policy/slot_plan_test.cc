@@ -15,7 +15,9 @@ using Kind = ResidencyPlan::Event::Kind;
 
 SlotPlan MadeOf(const std::vector<ResidencyPlan::Event>& events, uint32_t slots,
                 const SlotPlan* before = nullptr) {
-  SlotPlan plan(events, slots, {}, [&](Member member) {
+  std::vector<SlotNumber> numbers;
+  for (uint32_t number = 0; number < slots; ++number) numbers.emplace_back(number);
+  SlotPlan plan(events, numbers, {}, [&](Member member) {
     return before == nullptr ? absl::nullopt : before->SlotOf(member);
   });
   while (!plan.done()) plan.Work(1);
@@ -94,6 +96,29 @@ TEST(SlotPlanTest, ANewPlanLeavesMembersWhereTheyAre) {
     moved += first.SlotOf(Member(member)) != second.SlotOf(Member(member));
   }
   EXPECT_LE(moved, 2);
+}
+
+TEST(SlotPlanTest, NumbersFollowMembersThatNeverLeave) {
+  // a, b and c stay, and the others share the slots that are left.
+  std::string text;
+  for (char once = 'd'; once < 'p'; ++once) {
+    text += std::string("ar bw cr ") + once + "w ";
+  }
+  SlotPlan plan = MadeOf(EventsOf(text), 6);
+  // The slot with number 7 has no member.
+  const auto there = [](Member member) -> absl::optional<SlotNumber> {
+    if (member.value() == 5) return SlotNumber(0);
+    if (member.value() > 2) return absl::nullopt;
+    return SlotNumber(7 - member.value());
+  };
+  EXPECT_TRUE(plan.Renumber(there));
+  for (const uint32_t stays : {0u, 1u, 2u}) {
+    EXPECT_EQ(plan.SlotOf(Member(stays)), SlotNumber(7 - stays));
+  }
+  std::set<SlotNumber> numbers;
+  for (uint32_t member = 0; member < 15; ++member) numbers.insert(*plan.SlotOf(Member(member)));
+  EXPECT_EQ(numbers.size(), 6u);
+  EXPECT_FALSE(plan.Renumber(there));
 }
 
 TEST(SlotPlanTest, NoTurnIsSoShortThatLeasesWouldCoverIt) {

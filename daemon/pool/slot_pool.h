@@ -92,6 +92,20 @@ class SlotPool {
   // Backed slots that the pool lacks, or has too many of.
   uint32_t missing_slots() const { return size_ - std::min(size_, backed_slots()); }
   uint32_t surplus_slots() const { return backed_slots() - std::min(size_, backed_slots()); }
+  // The numbers of size() slots: those that have memory first, then those that would get some next.
+  // Empty while memory is on its way.
+  std::vector<SlotNumber> Numbers() const {
+    std::vector<SlotNumber> numbers;
+    if (changing_ > 0) return numbers;
+    const std::set<SlotNumber> gone(gone_.begin(), gone_.end());
+    for (uint32_t number = 0; number < numbers_; ++number) {
+      if (gone.count(SlotNumber(number)) == 0) numbers.emplace_back(number);
+    }
+    numbers.insert(numbers.end(), gone_.rbegin(), gone_.rend());
+    for (uint32_t number = numbers_; numbers.size() < size_; ++number) numbers.emplace_back(number);
+    numbers.erase(numbers.begin() + size_, numbers.end());
+    return numbers;
+  }
   // Free slots that are not part of the surplus.
   uint32_t spare_slots() const { return free_slots() - std::min(free_slots(), surplus_slots()); }
 

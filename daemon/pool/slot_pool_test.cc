@@ -1,9 +1,11 @@
 #include "daemon/pool/slot_pool.h"
 
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace memtide {
@@ -125,6 +127,23 @@ TEST(SlotPoolTest, ASlotWhoseMemoryIsOnItsWayIsNotBacked) {
   pool.Back(1);
   EXPECT_EQ(pool.numbers(), 3u);
   EXPECT_EQ(pool.surplus_slots(), 1u) << "a part has come whole";
+}
+
+TEST(SlotPoolTest, ItsNumbersAreThoseWithMemoryAndThenThoseThatGetSomeNext) {
+  const auto numbers = [](const SlotPool& pool) {
+    std::string text;
+    for (const SlotNumber number : pool.Numbers()) absl::StrAppend(&text, number.value(), " ");
+    return text;
+  };
+  SlotPool pool(4);
+  pool.Back(3);
+  EXPECT_EQ(numbers(pool), "0 1 2 3 ");
+  const SlotNumber first = pool.Unback(pool.Take());
+  EXPECT_EQ(numbers(pool), "") << "it goes still";
+  pool.Gone(first);
+  EXPECT_EQ(numbers(pool), "1 2 0 3 ");
+  pool.Resize(2);
+  EXPECT_EQ(numbers(pool), "1 2 ");
 }
 
 TEST(SlotPoolTest, AfterAResizeWhatIsTooManyIsFreeButNotToSpare) {

@@ -107,8 +107,7 @@ absl::optional<ResidencyPlan::Slots> Prefetcher::SlotsToPlan(const Job& job) con
   ResidencyPlan::Slots slots;
   slots.upper = job.share(job.lease_tier).slots().size() + job.common.value();
   const Share& share = job.share(job.lease_tier);
-  // Without memory for all of its slots the numbers of the others have gaps.
-  if (share.by_slot() && share.slots().unbacked_slots() == 0) slots.fixed = share.slots().size();
+  if (share.by_slot()) slots.fixed = share.slots().Numbers();
   if (job.lease_tier == Tier::kDevice && job.home == Tier::kSsd) {
     slots.middle = job.share(Tier::kHost).slots().size();
   }
