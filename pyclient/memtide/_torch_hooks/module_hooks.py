@@ -175,6 +175,8 @@ class ModuleHooks(StepPhase):
             self._stepped = False
             self._memory.pressure.free_dead_gradients()
             self._device.begin_iteration()
+        if self._ends_awaited and torch._C._current_graph_task_id() == NO_BACKWARD:
+            self._ends_awaited = False  # Torch calls no callbacks where backward raises.
         if self._ledger.active:
             self._device.begin_phase()
         return self._ledger.active or self._observer.sampling

@@ -72,6 +72,23 @@ def test_the_plain_loop_makes_its_steps_during_backward(run: Run) -> None:
     assert len(run.waits.steps) == STEPS
 
 
+def test_a_backward_pass_that_raises_leaves_no_later_one_with_leases(run: Run) -> None:
+    def fail(_gradient: torch.Tensor) -> None:
+        raise ValueError("no")
+
+    model = network()
+    adam(model)
+    backward(model)
+    run.settle()
+    failure = next(model.parameters()).register_hook(fail)
+    with pytest.raises(ValueError, match="no"):
+        backward(model)
+    failure.remove()
+    backward(model)
+    run.settle()
+    assert run.client.in_use() == set()
+
+
 def test_attempts_in_vain_become_rare(run: Run) -> None:
     model = network()
     optimizer = adam(model)
