@@ -24,5 +24,20 @@ TEST_F(ClientTest, WhatIsThereIsLeasedBeforeTheProgramAsks) {
   EXPECT_GT(stats().calls, blocking);
 }
 
+TEST_F(ClientTest, AFlushEndsTheLeaseThatIsBeingTakenAhead) {
+  Open(4, 3);
+  const PlaceRange range = Allocate(2);
+  const auto chunks = client_->leases()->ChunkIds(range);
+  ASSERT_TRUE(chunks.ok());
+  session_->SetAhead({{}, {(*chunks)[1]}});
+  session_->DelayFetches(std::chrono::milliseconds(50));
+  ASSERT_TRUE(client_->Use({Nth(range, 0)}, Access::kRead).ok());
+  client_->leases()->monitor().AwaitChange(std::chrono::milliseconds(20));
+  ASSERT_TRUE(client_->leases()->Flush().ok());
+  EXPECT_EQ(stats().leases_held, 0u);
+  client_->leases()->monitor().AwaitChange(std::chrono::milliseconds(100));
+  EXPECT_EQ(stats().leases_held, 0u);
+}
+
 }  // namespace
 }  // namespace memtide::client

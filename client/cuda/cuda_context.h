@@ -74,7 +74,7 @@ class CudaContext {
   bool IsDone(uint64_t epoch);
   // Waits until all work up to the end of `epoch` is complete; may wait for later work as well.
   // Retries for a minute while a thread of the process captures a graph. UNAVAILABLE: the context
-  // is lost.
+  // is lost. INTERNAL: the capture has not ended.
   absl::Status Await(uint64_t epoch);
   // As Await, for memory that the work of the epoch must not touch any more. UNAVAILABLE: the
   // context is lost and all work with it, or CUDA refuses to wait, so that the context must be

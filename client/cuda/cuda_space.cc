@@ -256,19 +256,27 @@ absl::StatusOr<bool> CudaSpace::TakeKept(PlaceId place, const Region* region) {
       return true;
     }
     in_use = mappings_.is_held(place);
-    mappings_.Unmapped(place);  // No other thread unmaps it from now on.
   }
   MEMTIDE_RETURN_IF_ERROR(in_use ? context_->Await(context_->NoteWork()) : AwaitIdle());
+  {
+    const MutexLock lock(&mutex_);
+    if (mappings_.mapped(place) == nullptr) return false;  // It has ended meanwhile.
+    mappings_.Unmapped(place);                             // No other thread unmaps it from now on.
+  }
   MEMTIDE_RETURN_IF_ERROR(UnmapByDriver(place));
   return false;
 }
 
+// No work uses what is not leased. An error is that of a lost context, which the next use of a
+// lease reports, or of a capture that does not end, beside which memory is unmapped all the same.
 void CudaSpace::Forget(const Region& region) {
+  AwaitIdle().IgnoreError();
   const MutexLock lock(&mutex_);
   EndKept(mappings_.Kept(&region));
 }
 
 void CudaSpace::Protect() {
+  AwaitIdle().IgnoreError();
   const MutexLock lock(&mutex_);
   mappings_.Protect();
   EndKept(mappings_.Kept(nullptr));
@@ -286,10 +294,6 @@ uint64_t CudaSpace::protected_iterations() const {
 
 // The lock is held meanwhile, so that no lease takes one of these mappings.
 void CudaSpace::EndKept(const std::vector<PlaceId>& places) {
-  if (places.empty()) return;
-  // No work uses what is not leased. An error is that of a lost context, which the next use of a
-  // lease reports.
-  AwaitIdle().IgnoreError();
   for (const PlaceId place : places) {
     UnmapByDriver(place).IgnoreError();
     mappings_.Unmapped(place);

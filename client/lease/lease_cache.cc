@@ -306,6 +306,7 @@ LeaseCache::Counts LeaseCache::counts() const {
   counts.idle = idle_.size();
   counts.moving = moving_;
   counts.plans_ahead = plans_ahead_;
+  counts.ended_ahead = ended_ahead_;
   return counts;
 }
 

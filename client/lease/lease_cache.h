@@ -84,7 +84,7 @@ class LeaseCache {
   };
   struct Counts {
     uint32_t bound = 0, held = 0, in_use = 0, idle = 0, moving = 0, budget = 0;
-    uint32_t plans_ahead = 0;  // Plans of PlanAhead() that are neither granted nor refused yet.
+    uint64_t plans_ahead = 0, ended_ahead = 0;  // By PlanAhead(); granted or refused, in order.
   };
 
   // REQUIRES: options.places and options.budget are not zero.
@@ -218,9 +218,9 @@ class LeaseCache {
   uint64_t moment_ = 0;
   std::map<ChunkId, uint32_t> places_;  // Chunk to bound place.
   uint32_t bound_ = 0, held_ = 0, moving_ = 0;
-  uint32_t plans_ahead_ = 0;     // Plans of PlanAhead() that are under way.
-  uint32_t upgraded_ahead_ = 0;  // Idle leases that they are upgrading.
-  uint32_t leasing_ = 0;         // Moving entries that will be held once their fetch completes.
+  uint64_t plans_ahead_ = 0, ended_ahead_ = 0;  // Plans, since the beginning.
+  uint32_t upgraded_ahead_ = 0;                 // Idle leases that PlanAhead() is upgrading.
+  uint32_t leasing_ = 0;  // Moving entries that will be held once their fetch completes.
 };
 
 }  // namespace memtide::client

@@ -35,7 +35,7 @@ bool LeaseCache::IsWantedAhead(PlaceId place, Access access) const {
 }
 
 void LeaseCache::EndAhead(const LeasePlan& plan) {
-  --plans_ahead_;
+  ++ended_ahead_;
   upgraded_ahead_ -= static_cast<uint32_t>(plan.upgrade.size());
   for (const PlaceId place : plan.upgrade) at(place).is_ahead = false;
 }

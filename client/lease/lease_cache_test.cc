@@ -102,14 +102,15 @@ TEST(LeaseCacheTest, LeasesAheadNeedNoReleaseAndCountNoUse) {
   EXPECT_EQ(writes.upgrade, Places({0}));
   EXPECT_TRUE(writes.fetch.empty() && writes.release.empty());
   EXPECT_EQ(cache.counts().plans_ahead, 1u);
+  EXPECT_EQ(cache.counts().ended_ahead, 0u);
   cache.Granted(writes);
-  EXPECT_EQ(cache.counts().plans_ahead, 0u);
+  EXPECT_EQ(cache.counts().ended_ahead, 1u);
   EXPECT_TRUE(cache.HasAhead());
   const LeasePlan reads = cache.PlanAhead();
   EXPECT_EQ(reads.fetch, Places({2}));
   cache.Granted(reads);
   EXPECT_FALSE(cache.HasAhead());
-  EXPECT_EQ(cache.counts().plans_ahead, 0u);
+  EXPECT_EQ(cache.counts().ended_ahead, 2u);
   EXPECT_EQ(cache.counts().in_use, 1u);
   EXPECT_EQ(cache.Acquire(Places({2}), Access::kRead)->next, LeasePlan::Next::kDone);
   cache.CheckInvariants();

@@ -156,12 +156,11 @@ absl::StatusOr<PendingRelease> LeaseMonitor::TakeToEvict(absl::Span<const PlaceI
 }
 
 absl::Status LeaseMonitor::EndLeasesAhead() {
-  while (true) {
-    MEMTIDE_RETURN_IF_ERROR(lost_);
-    cache_.SetAhead({});
-    if (cache_.counts().plans_ahead == 0) return absl::OkStatus();
-    MEMTIDE_RETURN_IF_ERROR(WaitForChange(absl::nullopt));
-  }
+  cache_.SetAhead({});
+  const uint64_t begun = cache_.counts().plans_ahead;
+  while (lost_.ok() && cache_.counts().ended_ahead < begun) changed_.Wait(&mutex_);
+  cache_.SetAhead({});  // Its answer has named others.
+  return lost_;
 }
 
 void LeaseMonitor::AwaitMinResidency(const std::vector<PlaceId>& places) {

@@ -185,8 +185,8 @@ class LeaseMonitor {
 
  private:
   absl::Status WaitForChange(absl::optional<Instant> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // No lease is taken ahead any more when it returns, nor before the next answer that names some:
-  // what the caller is about to end would come again. The session's error: it is lost.
+  // Waits for the lease that is being taken ahead, and lets no other follow before an answer names
+  // some: what the caller is about to end would come again. The session's error: it is lost.
   absl::Status EndLeasesAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeMomentsFor(PendingFetch* pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -54,10 +54,19 @@ bool JobForecast::EndIteration(uint64_t clock, const absl::optional<ResidencyPla
   }
   const absl::optional<ResidencyPlan>& latest = next_plan_.has_value() ? next_plan_ : plan_;
   const bool same_slots = latest.has_value() && latest->slots() == *slots;
-  if (!same_slots) next_slot_plan_.reset();
+  if (!same_slots && next_slot_plan_.has_value()) {
+    next_slot_plan_.reset();
+    slots_are_late_ = true;
+  }
+  if (next_slot_plan_.has_value() && next_slot_plan_->done()) {
+    slot_plan_ = std::exchange(next_slot_plan_, absl::nullopt);
+    plan_changed_ = true;
+  }
   const bool late = slots_are_late_ && !next_slot_plan_.has_value();
   const bool holds = plan_.has_value() && !was.misprediction && same_slots && !late;
-  if (holds && slot_plan_.has_value() && slot_plan_->Renumber(there)) plan_changed_ = true;
+  if (upper == upper_ && slot_plan_.has_value() && slot_plan_->Renumber(there)) {
+    plan_changed_ = true;
+  }
   // A plan in the making is finished first, even if it is a little out of date.
   if (holds || next_plan_.has_value()) return true;
   upper_ = upper;
@@ -88,17 +97,19 @@ void JobForecast::BeginSlotPlan(const std::vector<ResidencyPlan::Event>& events,
   });
 }
 
-// Works on the next plans. True: one of them is complete, and in force.
+// Works on the next plans. True: the one of residency is complete, and in force. The plan of slots
+// waits for the end of an iteration, and for where members are then.
 bool JobForecast::WorkOnPlans(uint32_t choices) {
-  const auto work = [](auto& next, auto& plan, uint32_t units) {
-    if (!next->done()) next->Work(units);
-    if (!next->done()) return false;
-    plan = std::exchange(next, absl::nullopt);
+  if (next_plan_.has_value()) {
+    if (!next_plan_->done()) next_plan_->Work(choices);
+    if (!next_plan_->done()) return false;
+    plan_ = std::exchange(next_plan_, absl::nullopt);
     return true;
-  };
-  if (next_plan_.has_value()) return work(next_plan_, plan_, choices);
-  return next_slot_plan_.has_value() &&
-         work(next_slot_plan_, slot_plan_, kFasterForSlots * choices);
+  }
+  if (next_slot_plan_.has_value() && !next_slot_plan_->done()) {
+    next_slot_plan_->Work(kFasterForSlots * choices);
+  }
+  return false;
 }
 
 AccessPredictor::Changes JobForecast::TakeChanges(size_t uses) {

@@ -121,8 +121,9 @@ class JobForecast {
   absl::optional<ResidencyPlan> plan_, next_plan_;
   absl::optional<SlotPlan> slot_plan_, next_slot_plan_;  // Where slots are fixed, beside plan_.
   Tier upper_ = Tier::kHost;                             // The tier of all uses in the plans.
-  bool slots_are_late_ = false;  // The plan of slots in the making is of an iteration before.
-  bool plan_changed_ = false;    // Since the last TakeChanges().
+  // The plan of slots in the making is of an iteration before the last, or was given up.
+  bool slots_are_late_ = false;
+  bool plan_changed_ = false;  // Since the last TakeChanges().
   LinkClocks links_;
   std::array<Lookahead, kTiers - 1> lookaheads_;  // By memory tier.
 };

@@ -172,7 +172,8 @@ ResidencyPlan::Gap ResidencyPlan::GapAfter(uint32_t member, size_t nth) const {
   const uint32_t begin = times_[at];
   // The iteration is a circle: after its last event the member waits for its first one.
   const uint32_t end = last ? times_[first_[member]] + length_ : times_[at + 1];
-  // Leases cover the first kLeased events of a stay. The constructor has subtracted their slots.
+  // Leases cover the first kLeased events of a stay. Where not all members fit, the constructor
+  // has subtracted their slots.
   return {{PointOf(std::min(end, begin + kLeased)), PointOf(end)},
           {PointOf(begin + 1), PointOf(end)}};
 }

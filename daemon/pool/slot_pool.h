@@ -92,11 +92,10 @@ class SlotPool {
   // Backed slots that the pool lacks, or has too many of.
   uint32_t missing_slots() const { return size_ - std::min(size_, backed_slots()); }
   uint32_t surplus_slots() const { return backed_slots() - std::min(size_, backed_slots()); }
-  // The numbers of size() slots: those that have memory first, then those that would get some next.
-  // Empty while memory is on its way.
+  // The numbers of size() slots: those that have memory, or have some on its way, then those that
+  // would get some next.
   std::vector<SlotNumber> Numbers() const {
     std::vector<SlotNumber> numbers;
-    if (changing_ > 0) return numbers;
     const std::set<SlotNumber> gone(gone_.begin(), gone_.end());
     for (uint32_t number = 0; number < numbers_; ++number) {
       if (gone.count(SlotNumber(number)) == 0) numbers.emplace_back(number);

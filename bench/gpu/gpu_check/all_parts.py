@@ -236,7 +236,7 @@ ALL = (
     Part(
         "llama-1b-peer",
         "how fast is a model of Llama-3.2-1B's shape, plain, here, and under DeepSpeed?",
-        300,
+        360,
         llama_parts.small_peer,
         peer=True,
     ),

@@ -113,7 +113,7 @@ def _add_session(session: argparse._ActionsContainer) -> None:
         default="device",
         help="host: the CPU computes a GPU's optimizer steps beside backward, and their states "
         "never cross the link; in fp32 a step is to 1e-6 that of the GPU (default: device, to the "
-        "bit)",
+        "bit, but with --job and --skip-non-finite)",
     )
 
 

@@ -96,7 +96,8 @@ class OffloadedSteps:
             weakref.WeakKeyDictionary()
         )
         self._in_parts = threading.RLock()  # Held while a step is made in parts and committed.
-        self._named_functions: set[str] = set()  # Functions that give other bits in parts.
+        # Functions that give other bits in parts, and optimizers that have none, as said.
+        self._named: set[str] = set()
         # False: torch's functions make each whole step, in the thread that calls them.
         self.allowed = True
         # True: also when everything fits, so that each step is committed.
@@ -152,6 +153,7 @@ class OffloadedSteps:
             if not self._prefers_parts():
                 self.checkpoints.write_now()
         else:
+            self._say_whole(optimizer)
             self._note_here(optimizer)
 
     def see_thread(self, optimizer: Optimizer | None = None) -> None:
@@ -280,6 +282,7 @@ class OffloadedSteps:
             form, original, arguments, has_plain_bits=self.calls.has_plain_bits
         )
         if options is None:
+            self._say_whole(self._present.optimizer)
             self._note_here(self._present.optimizer)
             self._step_rest(form, original, arguments)
             return
@@ -297,6 +300,7 @@ class OffloadedSteps:
             part = part_of(arguments, count, split_update.rest)
             changed = (t for name in ("params", *form.states) for t in part[name])
             if any(t is not None and self._addresses.manages(local_part(t)) for t in changed):
+                self._say_whole(self._present.optimizer)
                 self._note_here(self._present.optimizer)
             self._step_rest(form, original, part)
             put_back(arguments, part, count, split_update.rest)
@@ -320,14 +324,25 @@ class OffloadedSteps:
         """Whether parts of such a step have the right bits. If not, says so, once a function."""
         if self.calls.can_make(options, tensors):
             return True
-        if form.name not in self._named_functions:
-            self._named_functions.add(form.name)
+        if form.name not in self._named:
+            self._named.add(form.name)
             print(
                 f"memtide: torch {torch.__version__} gives other bits in parts for {form.name} on "
                 "this processor, so its steps stay in the script's thread",
                 file=sys.stderr,
             )
         return False
+
+    def _say_whole(self, optimizer: Optimizer | None) -> None:
+        """Says once an optimizer's class that it steps on the GPU, where the host was asked for."""
+        name = type(optimizer).__name__
+        if self.on_host and name not in self._named:
+            self._named.add(name)
+            print(
+                f"memtide: --optimizer-on host: {name} has steps that cannot be made in parts, "
+                "which the GPU makes (docs/optimizers.md says which)",
+                file=sys.stderr,
+            )
 
     def _note_here(self, optimizer: Optimizer | None) -> None:
         """Records that the script's thread will change chunks in place. REQUIRES: it has not begun
@@ -336,12 +351,6 @@ class OffloadedSteps:
         if self.parts.here:
             return
         self.parts.here = f"{type(optimizer).__name__} steps in the script's thread"
-        if self.on_host:
-            print(
-                f"memtide: --optimizer-on host: {type(optimizer).__name__} has steps that cannot be"
-                " made in parts, which the GPU makes (docs/optimizers.md says which)",
-                file=sys.stderr,
-            )
         if self.always:  # The last manifest does not hold for changed chunks; commits another one.
             try:
                 self.parts.commit(None, {})

@@ -51,7 +51,7 @@ _ACCESS = "ctypes.string_at(first.data_ptr(), 1)"
 @pytest.fixture(autouse=True)
 def _keeping_mappings(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     del gpu
-    monkeypatch.delenv("MEMTIDE_PROTECT")
+    monkeypatch.delenv("MEMTIDE_PROTECT", raising=False)
 
 
 def _run(cli: Cli, folder: Path, new: str, access: str) -> Outcome:

@@ -48,7 +48,8 @@ def test_a_kernel_over_a_chunk_that_is_not_held_ends_the_process(
 
 
 def test_a_write_under_a_hold_for_reading_ends_it_where_chunks_are_protected(
-    cli: Cli, tmp_path: Path, example: str
+    cli: Cli, tmp_path: Path, example: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MEMTIDE_PROTECT", "1")
     outcome = run(cli, tmp_path, example.replace(", write=True", ""))
     assert outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV)

@@ -14,7 +14,7 @@ _STEPS, _LAYERS = 3, 4
 def test_a_script_trains_in_a_quarter_on_a_card_that_is_played(
     cli: Cli, fake_device: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("MEMTIDE_PROTECT")
+    monkeypatch.delenv("MEMTIDE_PROTECT", raising=False)
     card = REPOSITORY / "base" / "cuda" / "fake" / "cards" / "h100"
     settings = f"{fake_device['MEMTIDE_FAKE_CUDA']},memory=4GiB,card={card}"
     shape = f"--layers {_LAYERS} --width 1024 --context 64 --phases 1 --steps {_STEPS}"

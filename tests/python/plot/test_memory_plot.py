@@ -55,7 +55,7 @@ def sample(index: int, *, budget_mib: int = 96, waited_s: float = 0.0) -> Sample
         kinds={"parameter": usage, "gradient": usage, "activation": {"allocated_bytes": 0}},
         budget_bytes={"device": budget_mib * _MIB, "host": 64 * _MIB},
         stalled_s=waited_s,
-        waits_s={"call": waited_s / 2, "map": index / 1000},
+        waits_s={"call": waited_s / 2, "map": index / 1000, "dispatch": index / 500},
     )
 
 
@@ -261,7 +261,8 @@ def test_the_page_draws_itself_and_says_what_a_pointer_is_over(
     assert "moment 7: backward, Linear" in page["tip"]
     for part in ("stalled 250 ms", "<td>96.0 MiB</td>", "own host: 100 MiB", "mapping 1.0 ms"):
         assert part in page["tip"]
-    assert "the daemon's answers 125.0 ms, mapping 11.0 ms." in page["waits"]
+    assert "dispatch" not in page["tip"]
+    assert "the daemon's answers 125.0 ms, mapping 11.0 ms, dispatch 22.0 ms." in page["waits"]
     assert page["even"] != page["drawn"]
 
 
