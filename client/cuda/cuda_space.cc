@@ -110,7 +110,8 @@ class CudaSpace : public AddressSpace {
   // True: the place keeps its mapping of the region. Otherwise it maps nothing.
   absl::StatusOr<bool> TakeKept(PlaceId place, const Region* region);
   absl::Status UnmapByDriver(PlaceId place);
-  void EndKept(const std::vector<PlaceId>& places) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the mappings of the region, or of all, that no lease holds.
+  void EndKept(const Region* region);
   absl::StatusOr<CUmemGenericAllocationHandle> Import(Region* region);
 
   const std::unique_ptr<CudaContext> context_;
@@ -267,19 +268,14 @@ absl::StatusOr<bool> CudaSpace::TakeKept(PlaceId place, const Region* region) {
   return false;
 }
 
-// No work uses what is not leased. An error is that of a lost context, which the next use of a
-// lease reports, or of a capture that does not end, beside which memory is unmapped all the same.
-void CudaSpace::Forget(const Region& region) {
-  AwaitIdle().IgnoreError();
-  const MutexLock lock(&mutex_);
-  EndKept(mappings_.Kept(&region));
-}
+void CudaSpace::Forget(const Region& region) { EndKept(&region); }
 
 void CudaSpace::Protect() {
-  AwaitIdle().IgnoreError();
-  const MutexLock lock(&mutex_);
-  mappings_.Protect();
-  EndKept(mappings_.Kept(nullptr));
+  {
+    const MutexLock lock(&mutex_);
+    mappings_.Protect();
+  }
+  EndKept(nullptr);
 }
 
 void CudaSpace::EndIteration() {
@@ -292,9 +288,17 @@ uint64_t CudaSpace::protected_iterations() const {
   return mappings_.protected_iterations();
 }
 
-// The lock is held meanwhile, so that no lease takes one of these mappings.
-void CudaSpace::EndKept(const std::vector<PlaceId>& places) {
-  for (const PlaceId place : places) {
+void CudaSpace::EndKept(const Region* region) {
+  {
+    const MutexLock lock(&mutex_);
+    if (mappings_.Kept(region).empty()) return;
+  }
+  // No work uses what is not leased. An error is that of a lost context, which the next use of a
+  // lease reports, or of a capture that does not end, beside which memory is unmapped all the same.
+  AwaitIdle().IgnoreError();
+  // The lock is held meanwhile, so that no lease takes one of these mappings.
+  const MutexLock lock(&mutex_);
+  for (const PlaceId place : mappings_.Kept(region)) {
     UnmapByDriver(place).IgnoreError();
     mappings_.Unmapped(place);
   }

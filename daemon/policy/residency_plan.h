@@ -67,8 +67,8 @@ class ResidencyPlan {
     uint32_t ahead = 0;
   };
 
-  // Every use is in the upper tier. Where not all members fit, the plan leaves some
-  // of `slots` free for transfers in flight.
+  // Every use is in the upper tier. Where not all members fit, the plan leaves some of `slots` free
+  // for transfers in flight.
   ResidencyPlan(const std::vector<Event>& events, const Slots& slots, const Transfers& transfers);
 
   // Continues for about `choices` units of work; one unit is the choice of a member with few

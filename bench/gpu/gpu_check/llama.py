@@ -5,9 +5,8 @@
     llama.py --device cuda --log FILE --fsdp --dtype float32    under FSDP2 with CPU offload
 
 Parameters, gradients and both moments are bfloat16, or, with --dtype float32, computed as bfloat16
-under --autocast. Each block, unless --no-checkpoint is given,
-and each piece of the loss are computed again in backward, so that a step of 128K tokens has little
-in memory besides the states.
+under --autocast. Each block, unless --no-checkpoint is given, and each piece of the loss are
+computed again in backward, so that a step of 128K tokens has little in memory besides the states.
 """
 
 from __future__ import annotations
@@ -132,8 +131,10 @@ def train(options: argparse.Namespace) -> None:
     if options.compile:
         for block in model.blocks:
             block.compile(backend=options.compile)
-    steps = {options.deepspeed: deepspeed_step, options.fsdp: fsdp_step}
-    step = steps.get(True, plain_step)(options, model)
+    make = plain_step
+    if options.deepspeed or options.fsdp:
+        make = deepspeed_step if options.deepspeed else fsdp_step
+    step = make(options, model)
     with options.log.open("w", encoding="utf-8") as log:
         for number in range(options.steps):
             torch.use_deterministic_algorithms(number < options.deterministic_steps)

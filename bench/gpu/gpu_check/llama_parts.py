@@ -37,7 +37,7 @@ def llama(bench: Bench) -> _Rows:
     """All in memory, and in a pool of 8.8 GiB."""
     job, pool, tokens = _job(bench)
     name = "ours / plain, device pool of 8.8 GiB"
-    wants = "" if bench.home.fake else _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
+    wants = _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
     if wants:
         yield skipped(name, wants)
         return
@@ -62,7 +62,7 @@ def llama(bench: Bench) -> _Rows:
 def embedding(bench: Bench) -> _Rows:
     """The shape of Llama-3.2-1B, whose embedding has a step of more chunks than may be leased."""
     name = "1B, ours, device pool of a quarter"
-    wants = "" if bench.home.fake else _wants(bench, 8 * _SMALL_PARAMETERS, _SMALL_CARD_GB)
+    wants = _wants(bench, 8 * _SMALL_PARAMETERS, _SMALL_CARD_GB)
     if wants:
         yield skipped(f"{name}: speed", wants)
         return
@@ -80,7 +80,7 @@ def budget(bench: Bench) -> _Rows:
     """
     job, _, tokens = _job(bench)
     name = "blocks computed once, 12 GiB of the device: speed"
-    wants = "" if bench.home.fake else _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
+    wants = _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
     if wants:
         yield skipped(name, wants)
         return
@@ -99,7 +99,7 @@ def compiled(bench: Bench) -> _Rows:
     """The public record's settings in its budgets, with blocks computed once: compiled, and not."""
     job, _, tokens = _job(bench)
     name = "compiled blocks, 8.8 GiB of the device: speed"
-    wants = "" if bench.home.fake else _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
+    wants = _wants(bench, job.state_bytes * 5 // 4, _CARD_GB)
     if wants:
         yield skipped(name, wants)
         return
@@ -158,7 +158,7 @@ def _fp32_on_host(bench: Bench, other: str, theirs: Trained) -> _Rows:
 
 def _fp32_wants(bench: Bench) -> str:
     # All states twice, for shadow chunks, and the script's own memory.
-    return "" if bench.home.fake else _wants(bench, 3 * _SMALL_PEER_BYTES, _SMALL_CARD_GB)
+    return _wants(bench, 3 * _SMALL_PEER_BYTES, _SMALL_CARD_GB)
 
 
 def peer(bench: Bench) -> _Rows:
@@ -231,11 +231,13 @@ def _peer_wants(bench: Bench, host_bytes: int, card_gb: int) -> str:
     """As `_wants`, for a run under DeepSpeed."""
     if importlib.util.find_spec("deepspeed") is None:
         return "this Python has no deepspeed: install it beside torch"
-    return "" if bench.home.fake else _wants(bench, host_bytes, card_gb)
+    return _wants(bench, host_bytes, card_gb)
 
 
 def _wants(bench: Bench, host_bytes: int, card_gb: int) -> str:
-    """Why this machine cannot make the check; empty: it can."""
+    """Why this machine cannot make the check; empty: it can, or the fake CUDA has a toy of it."""
+    if bench.home.fake:
+        return ""
     card, free = gpu_bytes(bench.home), memory_bytes("MemAvailable")
     if card < 0.95 * card_gb * GIB:
         return f"needs a card of {card_gb} GB; this one has {card / GIB:.0f} GiB"
