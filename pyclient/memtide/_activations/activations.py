@@ -8,7 +8,8 @@ there the daemon moves it like any other chunk, and brings it back when backward
 Autograd gets back a view of the chunk.
 
 These are saved as they are: tensors in chunks (parameters, and views of them), the script's own
-leaves, small ones, those on other devices, and those of other classes than torch's own.
+leaves, small ones, those on other devices, autocast's copies of weights (autocast_copies.py), and
+those of other classes than torch's own.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Activations(StepPhase):
 
     def pack(self, tensor: torch.Tensor) -> SavedTensor | Reference:
         """The pack hook: called for each tensor that autograd saves."""
-        if not is_plain(tensor) or is_captured():
+        if not is_plain(tensor) or is_captured() or self._memory.copies.holds(tensor):
             return Reference(tensor)
         saved = SavedTensor(tensor)
         if self._script_moves:

@@ -9,6 +9,7 @@ import torch
 
 from memtide._capi.client import Client
 from memtide._memory.arenas import Arenas
+from memtide._memory.autocast_copies import AutocastCopies
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.left_memory import LeftMemory
 from memtide._memory.memory_pressure import MemoryPressure
@@ -46,4 +47,5 @@ class ManagedMemory:
         self.allocator = TensorAllocator(client, self.arenas, self.pressure)
         self.left = LeftMemory(self.addresses.device)
         self.costs = HookCosts()
+        self.copies = AutocastCopies(self.addresses, ledger)
         self.novelty = Novelty(client, self.addresses, ledger)

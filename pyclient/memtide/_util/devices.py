@@ -9,6 +9,7 @@ Nothing here imports torch: under `memtide run` the script does.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ class GpuModule(Protocol):
     def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]: ...
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None: ...
     def current_stream(self, device: Any = None) -> Any: ...
+    def stream(self, stream: Any) -> contextlib.AbstractContextManager[None]: ...
 
 
 # By device type in torch's notation, with its number in DLPack.

@@ -39,6 +39,7 @@ class CompiledLeases:
         self._ledger = memory.ledger
         self._novelty = memory.novelty
         self._elastic = elastic
+        self._copies = memory.copies
 
     def wrapping_graphs(self, original: Function) -> Function:
         """_create_runtime_wrapper of AOTAutograd, which makes what calls one forward graph."""
@@ -87,6 +88,8 @@ class CompiledLeases:
         writes = self._places(args[index] for index in written)
         reads = self._places(args) - writes
         leases = Places(reads), Places(writes)
+        self._copies.before_writing(writes)
+        self._copies.before_unseen(args)
 
         def run() -> Any:
             with self._ledger.using(*leases), mode_stack.without(net):

@@ -193,6 +193,7 @@ class DispatchSwitch:
             self._evaluation_refused = False
 
     def _take_off(self, phases: int) -> None:
+        self._memory.copies.leave_all()
         self.lean = phases % _LOOK_EVERY != 0
         if self.lean and not self._module_hooks.sampling:
             self._module_hooks.unwatch()

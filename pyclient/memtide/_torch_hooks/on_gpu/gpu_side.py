@@ -77,11 +77,19 @@ class GpuSide(DeviceSide):
     def before_step(self, step: Step) -> None:
         self.collectives.settle()
         self.leaves.settle()
+        self._keep_copies_of(step.optimizer)
         self.switch.begin_step(first=step.is_first)
         step.is_lean = self.switch.lean
         if not self._has_stepped:  # Set after torch was imported, perhaps.
             self._has_stepped = True
             device_guards.warn_of_late_settings(self._memory.client.cuda_settings)
+
+    def _keep_copies_of(self, optimizer: torch.optim.Optimizer) -> None:
+        """A script may step while backward still needs autocast's copies of the old weights."""
+        copies, addresses = self._memory.copies, self._memory.addresses
+        if copies.exist:
+            tensors = (each for group in optimizer.param_groups for each in group["params"])
+            copies.before_writing({p for each in tensors for p in addresses.element_places(each)})
 
     def end_failed_step(self) -> None:
         self.switch.end_phase()
@@ -95,5 +103,6 @@ class GpuSide(DeviceSide):
         """Ends lease dispatch."""
         self.leaves.close()
         self.switch.close()
+        self._memory.copies.leave_all()
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._memory.ledger.under_dispatch = False

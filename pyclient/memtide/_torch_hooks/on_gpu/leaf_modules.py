@@ -9,7 +9,8 @@ module is run like that if
 - it has no hooks, and torch has no global hooks but memtide's, because these run within its call;
 - lease dispatch has seen it once, since its parameters were put where they are, and saw that it
   touches no other chunk and writes none;
-- memtide's mode is the only one in this thread.
+- memtide's mode is the only one in this thread;
+- autocast does not cast its weights.
 
 So do update functions of optimizers for parameters that are in no chunk, as small ones are.
 Everything else runs under lease dispatch, as does the node if hooks pack its saved tensors: to
@@ -53,6 +54,8 @@ LEAVES: dict[type[nn.Module], tuple[str, ...]] = {
     **dict.fromkeys((nn.RMSNorm, nn.Embedding), ("weight",)),
     **dict.fromkeys((nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softmax), ()),
 }
+# Classes whose weights autocast casts: lease dispatch has to see the copies (autocast_copies.py).
+_CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # Nodes behind the one that does a leaf's work: views of that node's result.
 _VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward1")
 _NO_PLACES = Places(())
@@ -147,6 +150,8 @@ class LeafModules:
         if not module._parameters:
             self._novelty.see_leaf(module, value)
             return self._run(module, value)
+        if type(module) in _CAST and torch.is_autocast_enabled(value.device.type):
+            return original(module, value)
         known = self._module_hooks.look_at(module)
         if known.is_leaf is None:
             return self._observe(module, value, mode, known, original)

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from memtide._capi.client import Places
+from memtide._memory.autocast_copies import CAST
 from memtide._memory.device_oom import (
     DeviceOomHandler,
     is_shortage,
@@ -77,6 +78,7 @@ class LeaseDispatchMode(OwnMode):
         self._ledger = memory.ledger
         self._elastic = elastic
         self._costs = memory.costs
+        self._copies = memory.copies
         self._novelty = memory.novelty
         self._known = memory.novelty.operations
         self._began_ns = 0  # When the operation began that is measured; 0: none is.
@@ -95,7 +97,11 @@ class LeaseDispatchMode(OwnMode):
         if types and has_own_dispatch(types):
             # A tensor made of others runs operations on those, which arrive here one by one.
             return func(*args, **kwargs) if are_fake(types) else NotImplemented
-        if only_views(func) or not self._addresses.here:
+        if not self._addresses.here:
+            return func(*args, **kwargs)
+        if only_views(func):
+            if self._copies.exist:  # Torch makes no view of an empty storage.
+                return self._run(func, args, kwargs, _NONE, _NONE)
             return func(*args, **kwargs)
         if func not in self._known:
             self._novelty.see_operation(func)
@@ -159,6 +165,37 @@ class LeaseDispatchMode(OwnMode):
         reads: Set[int],
         writes: Set[int],
     ) -> Any:
+        if self._copies.exist:
+            return self._run_beside_copies(func, args, kwargs, reads, writes)
+        return self._run_leased(func, args, kwargs, reads, writes)
+
+    def _run_beside_copies(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reads: Set[int],
+        writes: Set[int],
+    ) -> Any:
+        """As `_run_leased`, where autocast has copies of weights."""
+        if writes:
+            self._copies.before_writing(writes)
+        if func is CAST:
+            self._copies.empty_used()
+        copies = self._copies.fill((*args, *kwargs.values()))
+        result = self._run_leased(func, args, kwargs, reads, writes)
+        if copies and not only_views(func):
+            self._copies.after_use(copies, changed=writes_arguments(func))
+        return result
+
+    def _run_leased(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reads: Set[int],
+        writes: Set[int],
+    ) -> Any:
         if not reads and not writes:
             if self._began_ns:
                 self._end_sample()
@@ -170,9 +207,12 @@ class LeaseDispatchMode(OwnMode):
             self._end_sample()
         self._ledger.begin_use(*places)
         try:
-            return run(func, args, kwargs)
+            result = run(func, args, kwargs)
         finally:
             self._ledger.end_use(*places)
+        if func is CAST:
+            self._copies.note(args[0], result)
+        return result
 
     def _end_sample(self) -> None:
         # The rest is the operation itself, waits for leases, and ending these.
