@@ -36,7 +36,7 @@ CAST = torch.ops.aten._to_copy.default
 _NARROWER = (torch.bfloat16, torch.float16)
 # Smaller copies, as those of biases, are not worth an operation.
 _SMALLEST_BYTES = 1 << 14
-_FEW = 64
+_SWEEP_EVERY = 64  # Operations, after which copies that have ended are forgotten.
 _NO_PLACES = Places(())
 
 
@@ -55,7 +55,7 @@ class _Copy:
         self.size_bytes = storage.nbytes()
         self.dtype, self.layout = copy.dtype, (copy.storage_offset(), copy.size(), copy.stride())
         self.is_empty = False
-        self.is_used = False
+        self.uses = 0  # Operations that run, of any thread.
         self._storage = StorageWeakRef(storage)  # While it exists, no other has this address.
 
     @property
@@ -77,7 +77,8 @@ class AutocastCopies:
         self._copies: dict[int, _Copy] = {}  # By the address of their storage's object.
         # Places of their weights, and of some weights whose copies have ended.
         self._places: set[int] = set()
-        self._sweep_at = _FEW
+        self._used: set[_Copy] = set()  # By operations; some have ended, perhaps.
+        self._fills = 0
         self._stream: Any = None  # On which copies are used; None: on no GPU, or none yet.
         self._are_left = False  # Whether no more is emptied.
         self._lock = threading.RLock()
@@ -98,6 +99,7 @@ class AutocastCopies:
             or weight.dtype is not torch.float32
             or copy.dtype not in _NARROWER
             or copy.device != weight.device
+            or weight.is_inference()  # It has no version.
             or copy.nbytes < _SMALLEST_BYTES
             or type(copy) is not torch.Tensor
             or not _is_in_autocast()
@@ -107,18 +109,19 @@ class AutocastCopies:
             self._see_stream(copy.device)
             if self._are_left:
                 return
-            if len(self._copies) >= self._sweep_at:
-                self._sweep()
             places = self._addresses.element_places(weight)
             made = _Copy(weight, copy, places, self._stream)
             self._copies[copy.untyped_storage()._cdata] = made
             self._places.update(places)
 
     def fill(self, args: Iterable[Any]) -> list[_Copy]:
-        """Before an operation: fills the copies among its arguments, and returns them.
-        RuntimeError: a weight has changed unseen, or torch finds no memory; ResourceExhausted: as
-        LeaseLedger.using."""
+        """Before an operation, or a view: fills the copies among its arguments, and returns them,
+        which stay filled until `end_use`. RuntimeError: a weight has changed unseen, or torch finds
+        no memory; ResourceExhausted: as LeaseLedger.using."""
         with self._lock:
+            self._fills += 1
+            if self._fills % _SWEEP_EVERY == 0:
+                self._sweep()
             copies = [
                 copy
                 for tensor in _tensors_in(args)
@@ -130,28 +133,32 @@ class AutocastCopies:
                 self.empty_used(copies)
                 for copy in copies:
                     self._fill(copy)
+            for copy in copies:
+                copy.uses += 1
             return copies
 
-    def after_use(self, copies: list[_Copy], *, changed: bool) -> None:
-        """After the operation of `fill`. `changed`: it may have written to its arguments."""
-        for copy in copies:
-            copy.is_used = True
-        if changed:
-            self._leave(copies)
+    def end_use(self, copies: list[_Copy], *, read: bool, changed: bool) -> None:
+        """After the operation of `fill`. `read`: it was no view. `changed`: it may have written to
+        its arguments."""
+        with self._lock:
+            for copy in copies:
+                copy.uses -= 1
+            if read:
+                self._used.update(copies)
+            if changed:
+                self._leave(copies)
 
     def empty_used(self, beside: Iterable[_Copy] = ()) -> None:
         """Gives back the memory of copies that an operation has used, but for some."""
-        if self._are_left:
+        if self._are_left or not self._used:
             return
-        beside_ids = {id(copy) for copy in beside}
         with self._lock:
-            for copy in self._copies.values():
-                if not copy.is_used or id(copy) in beside_ids:
-                    continue
-                storage = copy.storage()
-                if storage is not None:
+            used = {copy for copy in self._used.difference(beside) if not copy.uses}
+            self._used -= used
+            for copy in used:
+                if (storage := copy.storage()) is not None:
                     storage.resize_(0)
-                    copy.is_empty, copy.is_used = True, False
+                    copy.is_empty = True
 
     def before_writing(self, places: Set[int]) -> None:
         """Before something writes to these places: the copies of weights there stay as they are."""
@@ -166,7 +173,7 @@ class AutocastCopies:
     def before_unseen(self, tensors: Iterable[torch.Tensor]) -> None:
         """Before code that lease dispatch does not see uses these."""
         if self._copies:
-            self._leave(self.fill(tensors))
+            self.end_use(self.fill(tensors), read=False, changed=True)
 
     def leave_all(self) -> None:
         """From now on operations are not seen: all copies stay as they are."""
@@ -178,8 +185,9 @@ class AutocastCopies:
         with self._lock:
             for copy in copies:
                 self._fill(copy)
-            left = {id(copy) for copy in copies}
-            self._copies = {at: c for at, c in self._copies.items() if id(c) not in left}
+            left = set(copies)
+            self._copies = {at: c for at, c in self._copies.items() if c not in left}
+            self._used -= left
 
     def _fill(self, copy: _Copy) -> None:
         storage = copy.storage()
@@ -206,7 +214,6 @@ class AutocastCopies:
     def _sweep(self) -> None:
         self._copies = {at: copy for at, copy in self._copies.items() if not copy.has_ended}
         self._places = {place for copy in self._copies.values() for place in copy.places.numbers}
-        self._sweep_at = 2 * len(self._copies) + _FEW
 
     def _see_stream(self, device: torch.device) -> None:
         module = gpu_module(device.type)

@@ -3,7 +3,10 @@ a GPU."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,6 +226,29 @@ def test_held_copies_have_memory(runtime: Runtime) -> None:
             assert weight.untyped_storage().nbytes() == _BYTES
             model(batch())
             assert torch.equal(weight, expected)
+
+
+def test_saved_copies_have_their_bytes(runtime: Runtime, tmp_path: Path) -> None:
+    model: Any = deep()
+    with region():
+        weight = model[0][0].weight.to(torch.bfloat16)
+        expected = weight.clone()
+        model(batch())
+        assert weight.untyped_storage().nbytes() == 0
+        torch.save({"weight": weight}, tmp_path / "weight.pt")
+    assert torch.equal(torch.load(tmp_path / "weight.pt")["weight"], expected)
+
+
+def test_weights_end_with_their_copies(runtime: Runtime) -> None:
+    model: Any = deep()
+    with torch.no_grad(), region():
+        model(batch())
+    weight = weakref.ref(model[0][0].weight)
+    del model
+    for _ in range(100):
+        batch()
+    gc.collect()
+    assert weight() is None
 
 
 def test_what_a_function_casts_keeps_its_memory(runtime: Runtime) -> None:

@@ -183,10 +183,13 @@ class LeaseDispatchMode(OwnMode):
         if func is CAST:
             self._copies.empty_used()
         copies = self._copies.fill((*args, *kwargs.values()))
-        result = self._run_leased(func, args, kwargs, reads, writes)
-        if copies and not only_views(func):
-            self._copies.after_use(copies, changed=writes_arguments(func))
-        return result
+        if not copies:
+            return self._run_leased(func, args, kwargs, reads, writes)
+        try:
+            return self._run_leased(func, args, kwargs, reads, writes)
+        finally:
+            views = only_views(func)
+            self._copies.end_use(copies, read=not views, changed=writes_arguments(func))
 
     def _run_leased(
         self,
