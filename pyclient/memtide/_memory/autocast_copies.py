@@ -8,20 +8,23 @@ Here such a copy stays a tensor, in the cache and in the graph, but its storage 
 operations: before one that reads the copy, the storage is filled from the weight again. A cast
 gives the same bits each time, and gradients add up as in torch, whose graph this is. An operation
 or an optimizer's step that changes a weight fills its copies first, and they are ordinary tensors
-from then on; so does `memtide.hold`, as code past torch's dispatcher would find no memory there.
+from then on.
 
-A copy is left alone if the forward of a `torch.autograd.Function` makes it, which may hand it to
-such code in backward; until an operation that lease dispatch sees has used it; and all are, once
-the script has used one on a second CUDA stream, as the memory of one stream's tensor may be used
-again before another stream is done with it.
+Only torch refers to such a copy. One that the script makes (`weight.to(torch.bfloat16)`) may be
+anywhere, so it is left alone: the call that has cast it returns to Python before an operation reads
+it, while autocast casts and computes in one call. All are left alone from when the script has used
+one on a second CUDA stream: the memory of one stream's tensor may be used again before another
+stream is done with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from collections.abc import Iterable, Iterator, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Set
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -31,6 +34,7 @@ from memtide._memory.address_map import AddressMap
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_parts import PLAIN_TYPES
 from memtide._util.devices import gpu_module
+from memtide._util.script_modes import without_modes_of_script
 
 CAST = torch.ops.aten._to_copy.default
 _NARROWER = (torch.bfloat16, torch.float16)
@@ -38,47 +42,82 @@ _NARROWER = (torch.bfloat16, torch.float16)
 _SMALLEST_BYTES = 1 << 14
 _SWEEP_EVERY = 64  # Operations, after which copies that have ended are forgotten.
 _NO_PLACES = Places(())
+# Torch's own frames between a call and `__torch_dispatch__`.
+_BETWEEN = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
+
+T = TypeVar("T")
 
 
 class _Copy:
-    """One copy."""
+    """One copy. `call`: the script's call that has made it."""
 
     def __init__(
-        self, weight: torch.Tensor, copy: torch.Tensor, places: range, stream: Any
+        self, weight: torch.Tensor, copy: torch.Tensor, places: range, call: _Call, stream: Any
     ) -> None:
         storage = copy.untyped_storage()
-        self.weight = weight
-        self.version = weight._version
         self.bytes_of_weight = weight.detach()  # The script may put others under the parameter.
         self.places = Places(places)
+        self.call = call
         self.stream = stream
         self.size_bytes = storage.nbytes()
         self.dtype, self.layout = copy.dtype, (copy.storage_offset(), copy.size(), copy.stride())
         self.is_empty = False
+        self.is_torchs = False  # An operation has read it within the call.
         self.uses = 0  # Operations that run, of any thread.
         self._storage = StorageWeakRef(storage)  # While it exists, no other has this address.
+        self.address: int = storage._cdata
 
     @property
     def has_ended(self) -> bool:
         """Whether no tensor is over the storage any more."""
         return bool(self._storage.expired())
 
-    def storage(self) -> Any:
-        """The storage; None: it has ended."""
+    def empty(self) -> None:
+        """Gives the memory back."""
+        storage = self._live_storage()
+        if storage is not None:
+            self.is_empty = True
+            storage.resize_(0)
+
+    def fill(self, ledger: LeaseLedger) -> None:
+        """Fills the storage, if it is empty."""
+        storage = self._live_storage()
+        if not self.is_empty or storage is None:
+            return
+        weight = self.bytes_of_weight
+        try:
+            self.is_empty = False
+            with _on(self.stream), without_modes_of_script(), torch.no_grad():
+                storage.resize_(self.size_bytes)
+                whole = torch.empty(0, dtype=self.dtype, device=weight.device)
+                with ledger.using(self.places, _NO_PLACES):
+                    whole.set_(storage, *self.layout).copy_(weight)
+        except BaseException:
+            self.empty()
+            raise
+
+    def _live_storage(self) -> Any:
         return torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
 
 
 class AutocastCopies:
-    """The copies of one process. Safe to use from any thread."""
+    """The copies of one process. Safe to use from any thread.
+
+    Methods that fill copies raise torch.OutOfMemoryError, or ResourceExhausted as LeaseLedger.using
+    does. The copies that they have not filled are as they were.
+    """
 
     def __init__(self, addresses: AddressMap, ledger: LeaseLedger) -> None:
         self._addresses = addresses
         self._ledger = ledger
+        # Calls a function, and makes room if it finds no memory. Another part sets it.
+        self.with_room: Callable[[Callable[[], Any]], Any] = lambda run: run()
         self._copies: dict[int, _Copy] = {}  # By the address of their storage's object.
         # Places of their weights, and of some weights whose copies have ended.
         self._places: set[int] = set()
         self._used: set[_Copy] = set()  # By operations; some have ended, perhaps.
-        self._fills = 0
+        self._thread = threading.local()  # `unsure`: those of its calls that may run.
+        self._looks = 0
         self._stream: Any = None  # On which copies are used; None: on no GPU, or none yet.
         self._are_left = False  # Whether no more is emptied.
         self._lock = threading.RLock()
@@ -90,7 +129,10 @@ class AutocastCopies:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is over a copy's storage."""
-        return bool(self._copies) and tensor.untyped_storage()._cdata in self._copies
+        if not self._copies:
+            return False
+        self._drop_scripts()
+        return tensor.untyped_storage()._cdata in self._copies
 
     def note(self, weight: Any, copy: torch.Tensor) -> None:
         """After a cast under lease dispatch of a tensor in chunks."""
@@ -99,10 +141,11 @@ class AutocastCopies:
             or weight.dtype is not torch.float32
             or copy.dtype not in _NARROWER
             or copy.device != weight.device
-            or weight.is_inference()  # It has no version.
             or copy.nbytes < _SMALLEST_BYTES
             or type(copy) is not torch.Tensor
+            or self._ledger.holding  # Operations of other threads are not seen now.
             or not _is_in_autocast()
+            or (call := _Call.of_script()) is None
         ):
             return
         with self._lock:
@@ -110,32 +153,37 @@ class AutocastCopies:
             if self._are_left:
                 return
             places = self._addresses.element_places(weight)
-            made = _Copy(weight, copy, places, self._stream)
-            self._copies[copy.untyped_storage()._cdata] = made
+            made = _Copy(weight, copy, places, call, self._stream)
+            self._copies[made.address] = made
             self._places.update(places)
+            self._unsure().append(made.address)
 
     def fill(self, args: Iterable[Any]) -> list[_Copy]:
-        """Before an operation, or a view: fills the copies among its arguments, and returns them,
-        which stay filled until `end_use`. RuntimeError: a weight has changed unseen, or torch finds
-        no memory; ResourceExhausted: as LeaseLedger.using."""
+        """Before an operation, or a view: fills the copies among its arguments, and returns them.
+        They stay filled until `end_use`."""
+        self._drop_scripts()
         with self._lock:
-            self._fills += 1
-            if self._fills % _SWEEP_EVERY == 0:
-                self._sweep()
+            self._looks += 1
+            if self._looks % _SWEEP_EVERY == 0:
+                self.forget_ended()
             copies = [
                 copy
                 for tensor in _tensors_in(args)
                 if (copy := self._copies.get(tensor.untyped_storage()._cdata)) is not None
             ]
-            if copies:
-                self._see_stream(copies[0].bytes_of_weight.device)
-            if any(copy.is_empty for copy in copies):
-                self.empty_used(copies)
-                for copy in copies:
-                    self._fill(copy)
+            if not copies:
+                return copies
+            self._see_stream(copies[0].bytes_of_weight.device)
             for copy in copies:
                 copy.uses += 1
-            return copies
+        try:
+            if any(copy.is_empty for copy in copies):
+                self.empty_used()
+                self._fill(copies)
+        except BaseException:
+            self.end_use(copies, read=False, changed=False)
+            raise
+        return copies
 
     def end_use(self, copies: list[_Copy], *, read: bool, changed: bool) -> None:
         """After the operation of `fill`. `read`: it was no view. `changed`: it may have written to
@@ -143,77 +191,93 @@ class AutocastCopies:
         with self._lock:
             for copy in copies:
                 copy.uses -= 1
+                copy.is_torchs = copy.is_torchs or read
             if read:
                 self._used.update(copies)
-            if changed:
-                self._leave(copies)
+        if changed:
+            self._leave(copies)
 
-    def empty_used(self, beside: Iterable[_Copy] = ()) -> None:
-        """Gives back the memory of copies that an operation has used, but for some."""
-        if self._are_left or not self._used:
+    def empty_used(self) -> None:
+        """Gives back the memory of copies that operations have used, and none uses now."""
+        if self._are_left or not self._used or self._ledger.holding:
             return
         with self._lock:
-            used = {copy for copy in self._used.difference(beside) if not copy.uses}
+            used = {copy for copy in self._used if not copy.uses}
             self._used -= used
             for copy in used:
-                if (storage := copy.storage()) is not None:
-                    storage.resize_(0)
-                    copy.is_empty = True
+                copy.empty()
 
     def before_writing(self, places: Set[int]) -> None:
         """Before something writes to these places: the copies of weights there stay as they are."""
         if not self._copies or self._places.isdisjoint(places):
             return
         with self._lock:
-            self._sweep()
-            self._leave(
-                [c for c in self._copies.values() if not places.isdisjoint(c.places.numbers)]
-            )
+            self.forget_ended()
+            copies = [c for c in self._copies.values() if not places.isdisjoint(c.places.numbers)]
+        self._leave(copies)
+        for stream in {copy.stream for copy in copies}:
+            with _on(stream):  # The stream that writes waits for the fills that read.
+                pass
 
-    def before_unseen(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Before code that lease dispatch does not see uses these."""
+    def before_hold(self, chunks: int) -> None:
+        """Before `chunks` are leased for longer than an operation: copies that could not be filled
+        beside them stay as they are."""
         if self._copies:
-            self.end_use(self.fill(tensors), read=False, changed=True)
+            with self._lock:
+                room = self._ledger.budget - chunks
+                copies = [copy for copy in self._copies.values() if copy.places.count > room]
+            self._leave(copies)
 
     def leave_all(self) -> None:
         """From now on operations are not seen: all copies stay as they are."""
         if self._copies:
             with self._lock:
-                self._leave(list(self._copies.values()))
+                copies = list(self._copies.values())
+            self._leave(copies)
+
+    def forget_ended(self) -> None:
+        """Forgets the copies that have ended, whose weights it holds until then."""
+        self._drop_scripts()
+        with self._lock:
+            self._copies = {at: copy for at, copy in self._copies.items() if not copy.has_ended}
+            self._used.intersection_update(self._copies.values())
+            self._places = {p for copy in self._copies.values() for p in copy.places.numbers}
 
     def _leave(self, copies: list[_Copy]) -> None:
+        if copies:
+            self._fill(copies)
+            self._forget(copies)
+
+    def _forget(self, copies: Iterable[_Copy]) -> None:
         with self._lock:
             for copy in copies:
-                self._fill(copy)
-            left = set(copies)
-            self._copies = {at: c for at, c in self._copies.items() if c not in left}
-            self._used -= left
+                self._copies.pop(copy.address, None)
+                self._used.discard(copy)
 
-    def _fill(self, copy: _Copy) -> None:
-        storage = copy.storage()
-        if not copy.is_empty or storage is None:
+    def _fill(self, copies: list[_Copy]) -> None:
+        # Room is made by other parts, which may wait for threads that wait here.
+        def run() -> None:
+            with self._lock:
+                for copy in copies:
+                    copy.fill(self._ledger)
+
+        self.with_room(run)
+
+    def _drop_scripts(self) -> None:
+        """Forgets copies that the script has made: their call does not run any more."""
+        unsure = self._unsure()
+        if not unsure:
             return
-        if copy.weight._version != copy.version:
-            raise RuntimeError(
-                f"a weight of shape {list(copy.weight.shape)} was changed, by code that memtide "
-                "does not see, after autocast had cast it and before backward has used the copy; "
-                "memtide.hold(weight, write=True) around that code keeps the copy as it was"
-            )
-        copy.is_empty = False
-        try:
-            with _on(copy.stream):
-                storage.resize_(copy.size_bytes)
-                whole = torch.empty(0, dtype=copy.dtype, device=copy.weight.device)
-                with torch.no_grad(), self._ledger.using(copy.places, _NO_PLACES):
-                    whole.set_(storage, *copy.layout).copy_(copy.bytes_of_weight)
-        except BaseException:
-            storage.resize_(0)
-            copy.is_empty = True
-            raise
+        copies = [copy for at in unsure if (copy := self._copies.get(at)) and not copy.is_torchs]
+        running = [copy for copy in copies if copy.call.is_running()]
+        self._forget(copy for copy in copies if copy not in running)
+        unsure[:] = [copy.address for copy in running]
 
-    def _sweep(self) -> None:
-        self._copies = {at: copy for at, copy in self._copies.items() if not copy.has_ended}
-        self._places = {place for copy in self._copies.values() for place in copy.places.numbers}
+    def _unsure(self) -> list[int]:
+        unsure: list[int] | None = getattr(self._thread, "unsure", None)
+        if unsure is None:
+            unsure = self._thread.unsure = []
+        return unsure
 
     def _see_stream(self, device: torch.device) -> None:
         module = gpu_module(device.type)
@@ -223,6 +287,32 @@ class AutocastCopies:
         if self._stream is None:
             self._stream = stream
         self._are_left = self._are_left or stream != self._stream
+
+
+class _Call:
+    """A call of the script's in this thread: a frame, and the instruction that it runs."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+        self._instruction = frame.f_lasti
+
+    @staticmethod
+    def of_script() -> _Call | None:
+        """The call that has led to the dispatch of this operation; None: none in this thread."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+            frame = frame.f_back
+        frame = None if frame is None else frame.f_back
+        while frame is not None and frame.f_code.co_filename.endswith(_BETWEEN):
+            frame = frame.f_back
+        return None if frame is None else _Call(frame)
+
+    def is_running(self) -> bool:
+        """Whether it has not returned."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self._frame:
+            frame = frame.f_back
+        return frame is not None and frame.f_lasti == self._instruction
 
 
 @contextlib.contextmanager
@@ -238,9 +328,10 @@ def _on(stream: Any) -> Iterator[None]:
 
 
 def _is_in_autocast() -> bool:
-    """Whether this thread is in a region of autocast, and in no Function's forward."""
+    """Whether this thread is in a region of autocast. Within dispatch `torch.is_autocast_enabled`
+    says no, always."""
     torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting() > 0 and torch._C._is_fwd_grad_enabled()
+    return torch.autocast_decrement_nesting() > 0
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -77,6 +77,16 @@ class DeviceOomHandler:
         # Moves activations of that many bytes to chunks; whether some did. Another part sets it.
         self.move_activations: Callable[[int], bool] = lambda _: False
 
+    def with_room(self, run: Callable[[], Any]) -> Any:
+        """Calls `run`; if it finds too little memory, as `retry`."""
+        try:
+            return run()
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            short = error
+        return self.retry(short, run)
+
     def retry(self, short: RuntimeError, run: Callable[[], Any]) -> Any:
         """Calls `run`, which failed with `short`, again, with fewer chunks on the device each time.
 

@@ -22,11 +22,10 @@ def holding(
         yield
         return
     ledger = memory.ledger
-    tensors = list(tensors)
-    memory.copies.before_unseen(tensors)
     places = {place for tensor in tensors for place in memory.addresses.element_places(tensor)}
     if not ledger.can_keep(places):
         raise _too_many(memory, len(places), ledger.kept_beside(places))
+    memory.copies.before_hold(len(places) + ledger.kept_beside(places))
     if write:
         memory.copies.before_writing(places)
     none, all_places = Places(()), Places(places)

@@ -76,6 +76,7 @@ class StepInParts:
         if len(kinds) > most:
             raise ResourceExhausted(f"a step changes {len(kinds)} chunks; it may change {most}")
         self.checkpoints.before_step(kinds)
+        self._memory.copies.before_writing(kinds.keys())
         try:
             versions = self._versions(kinds)
             speculative = self.speculative.take(self._present.optimizer)

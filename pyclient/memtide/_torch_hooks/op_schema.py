@@ -9,6 +9,7 @@ a write only costs a write-back.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -58,6 +59,9 @@ _ONLY_READ: dict[str, frozenset[int]] = {
     },
     "fsdp::all_gather_copy_in": frozenset({0}),  # It copies them to its second argument.
 }
+# Namespaces of operations whose kernels call none that autocast casts for, but for these.
+_CALL_NONE = frozenset({"aten", "prims", "prim", "c10d", "_c10d_functional", "fsdp"})
+_CALL_OTHERS = frozenset({"aten::linalg_pinv"})
 _PINNING = "aten::_pin_memory"
 _CHANGES_LIST = "aten::_foreach_"
 # Operators of torch's own that write to running statistics, and do not mark it.
@@ -107,9 +111,44 @@ def run(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs an operation that a dispatch mode has seen, as if there were no mode.
 
     Below a mode, torch does not count the writes of operations over lists (`_foreach_add_`) in the
-    tensors' versions. Then backward would not see that what it has saved was changed.
+    tensors' versions. Then backward would not see that what it has saved was changed. Autocast is
+    off there, for the operations that this one calls, too.
     """
-    return counting_writes(operation, args, lambda: operation(*args, **kwargs))
+    if not calls_operations(operation):
+        return counting_writes(operation, args, lambda: operation(*args, **kwargs))
+    with _autocast_of_script(args, kwargs):
+        return operation(*args, **kwargs)
+
+
+@cache
+def calls_operations(operation: Any) -> bool:
+    """Whether an operation's kernel may call others that autocast casts for: those of libraries,
+    those that take functions, and a few of torch's own."""
+    return is_higher_order(operation) or (
+        operation.namespace not in _CALL_NONE or operation._schema.name in _CALL_OTHERS
+    )
+
+
+@contextlib.contextmanager
+def _autocast_of_script(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Autocast as it was where the script called the operation that a mode has seen. A kernel of
+    autocast's for this operation runs again: it finds its inputs cast, and turns autocast off."""
+    tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor))
+    types = {tensor.device.type for tensor in tensors}
+    with torch.overrides.enable_reentrant_dispatch():  # Within it, modes would see operations.
+        on = [
+            each
+            for each in types
+            if torch.amp.autocast_mode.is_autocast_available(each)
+            and torch.is_autocast_enabled(each)
+        ]
+    for each in on:
+        torch.set_autocast_enabled(each, True)
+    try:
+        yield
+    finally:
+        for each in on:
+            torch.set_autocast_enabled(each, False)
 
 
 def counting_writes(operation: Any, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:

@@ -29,6 +29,8 @@ def resizing_storages(
         # Storages on other devices may have no address: those that are traced are on "meta".
         is_near = addresses.here and storage.device == addresses.device
         if is_near and addresses.in_range(storage.data_ptr()):
+            places = addresses.places_of(storage.data_ptr(), storage.nbytes())
+            memory.copies.before_writing(set(places))
             tensor = _only_tensor_over(storage, tensors())
             restore(memory, tensor, with_bytes=size_bytes > 0)
             storage._set_cdata(tensor.untyped_storage()._cdata)
@@ -42,12 +44,10 @@ def resizing_tensors(memory: ManagedMemory, original: Any) -> Any:
 
     @functools.wraps(original)
     def resize(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if (
-            memory.addresses.here
-            and memory.addresses.manages(tensor)
-            and storage_users(tensor.untyped_storage()) <= USERS_OF_ONE_TENSOR
-        ):
-            restore(memory, tensor)
+        if memory.addresses.here and memory.addresses.manages(tensor):
+            memory.copies.before_writing(set(memory.addresses.span_places(tensor)))
+            if storage_users(tensor.untyped_storage()) <= USERS_OF_ONE_TENSOR:
+                restore(memory, tensor)
         resized: torch.Tensor = original(tensor, *args, **kwargs)
         return resized
 

@@ -2,8 +2,7 @@
 
 torch.save passes a tensor's memory to a system call. Without a userfaultfd that handles faults of
 the kernel, a system call on a chunk that is not mapped fails with EFAULT. So each storage is copied
-to ordinary memory while it is written. The bytes of the file are the same. On a GPU it takes the
-bytes of a storage past lease dispatch, which fills autocast's copies.
+to ordinary memory while it is written. The bytes of the file are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 
 from memtide._memory.address_map import AddressMap
-from memtide._memory.autocast_copies import AutocastCopies
 
 
 class _CopyingWriter:
@@ -42,16 +40,5 @@ def saving_through_copies(
     @functools.wraps(original)
     def _save(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> Any:
         return original(obj, _CopyingWriter(zip_file, addresses), *args, **kwargs)
-
-    return _save
-
-
-def saving_filled(copies: AutocastCopies, original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.serialization._save, after all of autocast's copies were filled."""
-
-    @functools.wraps(original)
-    def _save(*args: Any, **kwargs: Any) -> Any:
-        copies.leave_all()
-        return original(*args, **kwargs)
 
     return _save

@@ -3,10 +3,11 @@ a GPU."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,10 @@ import torch
 from lease_dispatched import ROOMY
 from memtide._memory import autocast_copies
 from memtide._memory.autocast_copies import AutocastCopies
+from memtide._torch_hooks import runtime as runtimes
 from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 LEASE_BUDGET = 100  # Fewer chunks than the weights of `deep` have.
 _WIDTH = 128
@@ -42,26 +43,35 @@ def batch() -> torch.Tensor:
     return torch.randn(4, _WIDTH)
 
 
-class Sizes(TorchDispatchMode):
-    """The storages that casts of matrices have made; `most_bytes`: what they had at once."""
+class Sizes:
+    """The storages of copies; `most_bytes`: what they had at once."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.storages: list[torch.UntypedStorage] = []
         self.most_bytes = 0
+        note, fill = AutocastCopies.note, autocast_copies._Copy.fill
 
-    def __torch_dispatch__(
-        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
-    ) -> torch.Tensor:
-        result: torch.Tensor = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and isinstance(args[0], nn.Parameter):
-            self.storages.append(result.untyped_storage())
-        self.most_bytes = max(self.most_bytes, self.bytes)
-        return result
+        def noting(copies: AutocastCopies, weight: Any, made: torch.Tensor) -> None:
+            note(copies, weight, made)
+            if isinstance(weight, nn.Parameter) and made.nbytes == _BYTES:
+                self.storages.append(made.untyped_storage())
+            self.most_bytes = max(self.most_bytes, self.bytes)
+
+        def filling(each: Any, ledger: Any) -> None:
+            fill(each, ledger)
+            self.most_bytes = max(self.most_bytes, self.bytes)
+
+        patch.setattr(AutocastCopies, "note", noting)
+        patch.setattr(autocast_copies._Copy, "fill", filling)
 
     @property
     def bytes(self) -> int:
-        return sum(each.nbytes() for each in self.storages if each.nbytes() >= _BYTES)
+        return sum(each.nbytes() for each in self.storages)
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> Sizes:
+    return Sizes(monkeypatch)
 
 
 def train(model: nn.Module, loss_of: Callable[[nn.Module], torch.Tensor], steps: int = 3) -> Any:
@@ -155,19 +165,16 @@ def test_bits_are_torch_s(plain: Any, runtime: Runtime, loss_of: Any) -> None:
 
 
 @pytest.mark.parametrize("loss_of", LOSSES[:4], ids=lambda each: each.__name__)
-def test_few_copies_have_memory_at_once(runtime: Runtime, loss_of: Any) -> None:
-    sizes = Sizes()
+def test_few_copies_have_memory_at_once(runtime: Runtime, sizes: Sizes, loss_of: Any) -> None:
     model = deep()
-    with sizes:
-        loss_of(model)
+    loss_of(model)
     assert len(sizes.storages) >= _LAYERS
     assert 0 < sizes.most_bytes <= 3 * _BYTES
 
 
-def test_backward_fills_few_at_once_and_each_leaves_again(runtime: Runtime) -> None:
-    sizes = Sizes()
+def test_backward_fills_few_at_once_and_each_leaves_again(runtime: Runtime, sizes: Sizes) -> None:
     model = deep()
-    with sizes, region():
+    with region():
         loss = model(batch()).float().mean()
         loss.backward(retain_graph=True)
         loss.backward()
@@ -206,37 +213,128 @@ def test_a_weight_that_changes_before_backward_changes_no_gradient(
         assert torch.equal(managed, plain)
 
 
-def test_a_change_that_nobody_saw_is_an_error(runtime: Runtime) -> None:
-    model: Any = deep()
-    with region():
-        loss = model(batch()).float().sum()
-    torch.autograd.graph.increment_version(model[5][0].weight)
-    with pytest.raises(RuntimeError, match=r"memtide.hold\(weight, write=True\)"):
-        loss.backward()
-
-
-def test_held_copies_have_memory(runtime: Runtime) -> None:
+def test_copies_of_the_script_s_own_keep_their_memory(runtime: Runtime) -> None:
     model: Any = deep()
     with region():
         weight = model[0][0].weight.to(torch.bfloat16)
-        expected = weight.clone()
+        functional.linear(batch(), weight)
         model(batch())
-        assert weight.untyped_storage().nbytes() == 0
-        with memtide.hold(weight):
-            assert weight.untyped_storage().nbytes() == _BYTES
+    assert weight.untyped_storage().nbytes() == _BYTES
+    assert torch.equal(copy.deepcopy(weight.detach()), model[0][0].weight.bfloat16())
+
+
+def test_copies_that_a_call_casts_one_after_another_end_with_it(runtime: Runtime) -> None:
+    """An LSTM is one call of many operations."""
+    torch.manual_seed(5)
+    lstm = nn.LSTM(_WIDTH, _WIDTH, num_layers=2)
+    with region():
+        loss = lstm(batch())[0].float().square().mean()
+    loss.backward()
+    runtimes.stop()
+    managed = [each.grad.clone() for each in lstm.parameters()]
+    lstm.zero_grad()
+    with region():
+        lstm(batch())[0].float().square().mean().backward()
+    for gradient, parameter in zip(managed, lstm.parameters(), strict=True):
+        assert torch.equal(gradient, parameter.grad)
+
+
+def test_an_operator_of_a_library_gets_its_bytes(runtime: Runtime) -> None:
+    """It is called with a copy of the script's, whose memory is another's call."""
+    read: list[int] = []
+
+    class Raw(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(weight)
+            return value.to(torch.bfloat16) @ weight.to(torch.bfloat16)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            (weight,) = ctx.saved_tensors
+            casts = [each.to(torch.bfloat16) for each in (weight, weight + 1)]
+            gradient = gradient.to(torch.bfloat16) @ casts[0].t()
             model(batch())
-            assert torch.equal(weight, expected)
+            read.extend(each.untyped_storage().nbytes() for each in casts)
+            return gradient.float(), None
 
-
-def test_saved_copies_have_their_bytes(runtime: Runtime, tmp_path: Path) -> None:
     model: Any = deep()
     with region():
-        weight = model[0][0].weight.to(torch.bfloat16)
-        expected = weight.clone()
+        value = Raw.apply(batch().requires_grad_(), model[0][0].weight)
+        model(value).float().sum().backward()
+    assert read == [_BYTES, _BYTES]
+
+
+@pytest.mark.parametrize("runtime", [ROOMY], indirect=True)
+def test_what_other_threads_compute_in_a_covered_phase_keeps_its_memory(runtime: Runtime) -> None:
+    model: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
+    losses: list[torch.Tensor] = []
+
+    def compute() -> None:
+        with region():
+            losses.append(other(batch()).float().square().mean())
+
+    other: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
+    both = nn.ModuleList([model, other])
+    train(both, lambda _: simple(model) + simple(other), steps=4)
+    with region():
+        loss = model(batch()).float().square().mean()
+    assert runtime.ledger.holding
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    (loss + losses[0]).backward()
+
+
+@torch.library.custom_op("memtide_test::twice", mutates_args=())
+def twice(value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.linear(functional.linear(value, weight), weight)
+
+
+@torch.library.custom_op("memtide_test::cast", mutates_args=())
+def cast(value: torch.Tensor) -> torch.Tensor:
+    return value @ value.t()
+
+
+cast.register_autocast("cpu", torch.float16)
+
+
+def library_results(model: Any) -> list[torch.Tensor]:
+    value, weight = batch(), model[0][0].weight.detach()
+    with torch.no_grad(), region():
+        results = [model(value), twice(value, model[0][0].weight), cast(value)]
+        results.append(torch.linalg.pinv(weight))
+        with torch.autocast("cpu", enabled=False):
+            results += [twice(value, weight), cast(value)]
+    return [*results, twice(value, weight)]
+
+
+def test_kernels_that_call_operations_do_so_under_autocast(request: pytest.FixtureRequest) -> None:
+    """Torch turns autocast off below a dispatch mode."""
+    expected = library_results(deep())
+    request.getfixturevalue("runtime")
+    for result, plain in zip(library_results(deep()), expected, strict=True):
+        assert result.dtype == plain.dtype
+        assert torch.equal(result, plain)
+
+
+def test_a_storage_whose_copy_was_filled_can_be_resized(runtime: Runtime) -> None:
+    model: Any = deep()
+    with torch.no_grad(), region():
         model(batch())
-        assert weight.untyped_storage().nbytes() == 0
-        torch.save({"weight": weight}, tmp_path / "weight.pt")
-    assert torch.equal(torch.load(tmp_path / "weight.pt")["weight"], expected)
+    model[0][0].weight.untyped_storage().resize_(0)
+
+
+def test_a_pool_of_held_chunks_leaves_copies_that_would_not_fit_beside(
+    runtime: Runtime, sizes: Sizes
+) -> None:
+    model: Any = deep()
+    with region():
+        loss = model(batch()).float().square().mean()
+    assert sizes.bytes == 0
+    held = [model[at][0].weight for at in range(6)]
+    with memtide.hold(held):
+        loss.backward()
 
 
 def test_weights_end_with_their_copies(runtime: Runtime) -> None:
@@ -251,29 +349,8 @@ def test_weights_end_with_their_copies(runtime: Runtime) -> None:
     assert weight() is None
 
 
-def test_what_a_function_casts_keeps_its_memory(runtime: Runtime) -> None:
-    class Raw(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-            cast = weight.to(torch.bfloat16)
-            ctx.save_for_backward(cast)
-            return value.to(torch.bfloat16) @ cast
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-            (cast,) = ctx.saved_tensors
-            assert cast.untyped_storage().nbytes() == _BYTES
-            return gradient.float(), None
-
-    model: Any = deep()
-    with region():
-        value = Raw.apply(batch().requires_grad_(), model[0][0].weight)
-        loss = model(value).float().sum()
-    loss.backward()
-
-
 def test_on_a_second_stream_nothing_is_emptied_any_more(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[Any] = []
 
@@ -298,8 +375,7 @@ def test_on_a_second_stream_nothing_is_emptied_any_more(
     module = SimpleNamespace(current_stream=lambda _device: current[0], stream=On)
     monkeypatch.setattr(autocast_copies, "gpu_module", lambda _type: module)
     model: Any = deep()
-    sizes = Sizes()
-    with sizes, region():
+    with region():
         model(batch())
         assert sizes.bytes <= 3 * _BYTES
         current[0] = second
@@ -316,30 +392,39 @@ def test_a_copy_that_finds_no_memory_is_filled_with_fewer_chunks(
     with region():
         expected = model(batch())
     slots = runtime.client.slots
-    original, failed = AutocastCopies._fill, []
+    original, failed = autocast_copies._Copy.fill, []
 
-    def fill(copies: AutocastCopies, copy: Any) -> None:
+    def fill(copy: Any, ledger: Any) -> None:
         if copy.is_empty and not failed:
             failed.append(True)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 KiB")
-        original(copies, copy)
+        original(copy, ledger)
 
-    monkeypatch.setattr(AutocastCopies, "_fill", fill)
+    monkeypatch.setattr(autocast_copies._Copy, "fill", fill)
     with region():
         assert torch.equal(model(batch()), expected)
         assert torch.equal(model(batch()), expected)
     assert failed and runtime.client.slots < slots
+    failed.clear()
+    slots = runtime.client.slots
+    with region():
+        model(batch())
+        with torch.no_grad():
+            model[0][0].weight.mul_(2)
+    assert failed and runtime.client.slots < slots
 
 
 @pytest.mark.parametrize("runtime", [ROOMY], indirect=True)
-def test_copies_of_before_have_memory_once_nothing_is_seen(runtime: Runtime) -> None:
-    """A forward pass under a mode of the script's own, and then a covered one."""
+def test_copies_of_before_have_memory_once_nothing_is_seen(runtime: Runtime, sizes: Sizes) -> None:
+    """A forward pass that found no room for a phase, and then a covered one."""
     model: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
     train(model, simple, steps=4)
-    sizes = Sizes()
-    with sizes, region():
+    sizes.storages.clear()
+    runtime._gpu.switch._refused = True
+    with region():
         loss = model(batch()).float().square().mean()
     assert sizes.bytes == 0 and not runtime.ledger.holding
+    runtime._gpu.switch._refused = False
     model(batch())
     assert sizes.bytes == 2 * _BYTES and runtime.ledger.holding
     loss.backward()

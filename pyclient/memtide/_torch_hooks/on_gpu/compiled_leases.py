@@ -89,7 +89,6 @@ class CompiledLeases:
         reads = self._places(args) - writes
         leases = Places(reads), Places(writes)
         self._copies.before_writing(writes)
-        self._copies.before_unseen(args)
 
         def run() -> Any:
             with self._ledger.using(*leases), mode_stack.without(net):

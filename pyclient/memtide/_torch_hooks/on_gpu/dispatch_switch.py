@@ -95,6 +95,7 @@ class DispatchSwitch:
             self._zeroed = 0
         if not self._settled or self._refused or self._ledger.holding or not self._may_begin():
             return
+        self._memory.copies.leave_all()
         if not self._has_room():
             self._refused = True
             return
@@ -109,6 +110,7 @@ class DispatchSwitch:
         self._zeroed = 0
         if not self._may_evaluate():
             return
+        self._memory.copies.leave_all()
         if not self._has_room():
             self._evaluation_refused = True
             return
@@ -193,7 +195,6 @@ class DispatchSwitch:
             self._evaluation_refused = False
 
     def _take_off(self, phases: int) -> None:
-        self._memory.copies.leave_all()
         self.lean = phases % _LOOK_EVERY != 0
         if self.lean and not self._module_hooks.sampling:
             self._module_hooks.unwatch()

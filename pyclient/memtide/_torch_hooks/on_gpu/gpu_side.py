@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,11 @@ from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.patching import patches
 from memtide._util.step_phase import Step
 
+_NO_ROOM_FOR_COPIES = (
+    "memtide ends while backward still needs autocast's copies of weights, and finds no GPU memory "
+    "for them: backward of what was computed before cannot run any more"
+)
+
 
 class GpuSide(DeviceSide):
     """Lease dispatch of every operation, from `open` until `close`, in the thread that calls `open`
@@ -39,6 +45,7 @@ class GpuSide(DeviceSide):
         self._memory = memory
         self._has_stepped = False
         self.elastic = DeviceOomHandler(memory, limit)
+        memory.copies.with_room = self.elastic.with_room
         self.compiled = CompiledLeases(memory, self.elastic)
         self.collectives = GpuCollectives(memory)
 
@@ -77,19 +84,11 @@ class GpuSide(DeviceSide):
     def before_step(self, step: Step) -> None:
         self.collectives.settle()
         self.leaves.settle()
-        self._keep_copies_of(step.optimizer)
         self.switch.begin_step(first=step.is_first)
         step.is_lean = self.switch.lean
         if not self._has_stepped:  # Set after torch was imported, perhaps.
             self._has_stepped = True
             device_guards.warn_of_late_settings(self._memory.client.cuda_settings)
-
-    def _keep_copies_of(self, optimizer: torch.optim.Optimizer) -> None:
-        """A script may step while backward still needs autocast's copies of the old weights."""
-        copies, addresses = self._memory.copies, self._memory.addresses
-        if copies.exist:
-            tensors = (each for group in optimizer.param_groups for each in group["params"])
-            copies.before_writing({p for each in tensors for p in addresses.element_places(each)})
 
     def end_failed_step(self) -> None:
         self.switch.end_phase()
@@ -103,6 +102,10 @@ class GpuSide(DeviceSide):
         """Ends lease dispatch."""
         self.leaves.close()
         self.switch.close()
-        self._memory.copies.leave_all()
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._memory.ledger.under_dispatch = False
+        try:
+            self._memory.copies.leave_all()
+        except torch.OutOfMemoryError:  # As it may be why the script ends.
+            warnings.warn(_NO_ROOM_FOR_COPIES, stacklevel=1)
+        finally:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._memory.ledger.under_dispatch = False

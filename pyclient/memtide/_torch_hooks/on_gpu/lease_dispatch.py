@@ -36,6 +36,7 @@ from memtide._memory.managed_memory import ManagedMemory
 from memtide._torch_hooks.on_gpu.element_slices import slices_of
 from memtide._torch_hooks.op_schema import (
     are_fake,
+    calls_operations,
     counting_writes,
     has_own_dispatch,
     name_of,
@@ -178,8 +179,9 @@ class LeaseDispatchMode(OwnMode):
         writes: Set[int],
     ) -> Any:
         """As `_run_leased`, where autocast has copies of weights."""
-        if writes:
-            self._copies.before_writing(writes)
+        changed = reads | writes if calls_operations(func) else writes
+        if changed:  # Or its kernel finds the copies in autocast's cache.
+            self._copies.before_writing(changed)
         if func is CAST:
             self._copies.empty_used()
         copies = self._copies.fill((*args, *kwargs.values()))

@@ -309,13 +309,6 @@ PATCHES: tuple[Patch, ...] = (
         when=When.NO_KERNEL_FAULTS,
     ),
     Patch(
-        owner="torch.serialization",
-        name="_save",
-        why="it reads autocast's copies of weights without an operation: they are filled first",
-        make=lambda c: partial(torch_save.saving_filled, c.memory.copies),
-        when=When.GPU,
-    ),
-    Patch(
         owner="faulthandler",
         name="enable",
         why="it sets signal handlers in front of memtide's",
