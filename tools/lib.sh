@@ -49,9 +49,42 @@ bazel_test() {
 # Targets that tools/memtide builds.
 MEMTIDE_TARGETS=(//client:libmemtide.so //daemon:memtided //daemon/replay:memtide-replay)
 
+# Asks Bazel, and notes a yes.
 tools_are_built() {
-  (cd "$MEMTIDE_ROOT" && bazel_up_to_date -c opt "${MEMTIDE_TARGETS[@]}")
+  (cd "$MEMTIDE_ROOT" && bazel_up_to_date -c opt "${MEMTIDE_TARGETS[@]}") && note_built
 }
+
+# The file that says when the tools of this checkout were built last, and where they are.
+_built_note() {
+  local digest
+  digest=$(printf '%s' "$MEMTIDE_ROOT" | sha256sum)
+  printf '%s/built/%s' "$MEMTIDE_CACHE" "${digest:0:16}"
+}
+
+note_built() {
+  local note
+  note=$(_built_note)
+  mkdir -p "${note%/*}"
+  (cd "$MEMTIDE_ROOT" && bazel_bin -c opt) >"$note"
+}
+
+# Prints the folder of what tools/memtide has built.
+built_bin() { cat "$(_built_note)"; }
+
+# Whether no source is newer than what was built, without Bazel, whose server takes seconds to start.
+nothing_changed() {
+  local note bin newer
+  note=$(_built_note)
+  bin=$(cat "$note" 2>/dev/null) && [[ -x $bin/daemon/memtided && -e $bin/client/libmemtide.so &&
+    -x $bin/daemon/replay/memtide-replay ]] || return 1
+  newer=$(cd "$MEMTIDE_ROOT" && find . -maxdepth 6 \( -name .git -o -name pyclient -o -name tests \) \
+    -prune -o -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' -o -name BUILD -o -name VERSION \
+    -o -name WORKSPACE -o -name '*.bzl' -o -name '*.bazelrc' \) -newer "$note" -print -quit)
+  [[ ! $newer ]]
+}
+
+# Prints the process of this checkout's Bazel server, if it runs.
+bazel_server() { pgrep -f -- "--workspace_directory=$MEMTIDE_ROOT( |\$)" || true; }
 
 # The targets that a Bazel query names, one a line.
 bazel_query() { bazel query --noshow_progress --color=no --curses=no "$@"; }

@@ -45,6 +45,19 @@ said=$("$root/usr/bin/memtided" --version)
 
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc++* && $depends == *libprotobuf* ]] || fail "Depends: $depends"
+[[ $(dpkg-deb -f "$deb" Installed-Size) -gt 4096 ]] || fail "it says no size"
+
+# A user's Python without rich, first in PATH, runs scripts, and not the commands of the node.
+mkdir "$root/first"
+printf '#!/bin/sh\necho "the first Python" >&2\n' >"$root/first/python3"
+chmod 755 "$root/first/python3"
+for command in status idle admin doctor run plan; do
+  said=$(PATH=$root/first:$PATH "$root/usr/bin/memtide" "$command" --help 2>&1 || true)
+  case $command in
+  run | plan) [[ $said == "the first Python" ]] || fail "memtide $command: $said" ;;
+  *) [[ $said != *"the first Python"* ]] || fail "memtide $command runs with the first Python" ;;
+  esac
+done
 
 # Another architecture has its own name, and folder for libraries.
 mkdir "$root/bin"

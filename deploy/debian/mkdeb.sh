@@ -47,8 +47,8 @@ Package: memtide
 Version: $version
 Architecture: $architecture
 Maintainer: memtide developers <memtide@localhost>
-Depends: $depends, adduser, python3 (>= 3.11)
-Recommends: python3-rich
+Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$package" | cut -f1)
+Depends: $depends, adduser, python3 (>= 3.11), python3-rich
 Section: admin
 Priority: optional
 Description: device, host and SSD memory for training processes

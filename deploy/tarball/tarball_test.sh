@@ -18,7 +18,7 @@ tar -C "$root/some where" -xzf "$tarball"
 home=$(echo "$root/some where"/memtide-*)
 
 for file in "$home"/bin/* "$home"/lib/*; do
-  [[ $(head -c 4 "$file" | tail -c 3) == ELF ]] || continue
+  [[ -f $file && $(head -c 4 "$file" | tail -c 3) == ELF ]] || continue
   # Every library comes from the tarball, but for the C and C++ libraries.
   strays=$(ldd "$file" | sed -nE 's/^\s*(\S+) => (.*) \(0x.*/\1 \2/p' |
     grep -v -F " $home/lib/" | grep -v -F "/../lib/" |
@@ -36,3 +36,21 @@ assert library.memtide_version()
 PY
 "$home/bin/memtide-replay" --help >/dev/null || fail "memtide-replay --help"
 "$home/bin/memtide" --help >/dev/null 2>"$root/said" || fail "memtide --help: $(cat "$root/said")"
+
+# A C program that is built with what the tarball has runs against its daemon.
+export PKG_CONFIG_PATH="$home/lib/pkgconfig"
+[[ $(pkg-config --modversion memtide) == "${home##*memtide-}" ]] || fail "memtide.pc has another version"
+flags=()
+eval "flags+=($(pkg-config --cflags --libs memtide))"
+cc -std=c99 -Wall -Wextra -Werror "$home/examples/host_chunks.c" "${flags[@]}" -o "$root/host_chunks"
+mkdir -m 700 "$root/run" "$root/ssd"
+"$home/bin/memtided" --device=none --host-pool=24MiB --ssd-pool=64MiB --ssd-dir "$root/ssd" \
+  --socket-dir "$root/run" >"$root/log" 2>&1 &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null; wait "$daemon" || true; rm -rf "$root"' EXIT
+until grep -q ' serves ' "$root/log"; do
+  kill -0 "$daemon" || fail "the daemon has ended: $(cat "$root/log")"
+  sleep 0.1
+done
+said=$(LD_LIBRARY_PATH="$home/lib" "$root/host_chunks" "$root/run" 2>&1) || true
+[[ $said == *"8 chunks written, evicted, and read again: all equal" ]] || fail "$said; $(cat "$root/log")"
