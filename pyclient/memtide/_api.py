@@ -25,11 +25,12 @@ from memtide._offloaded import Offloaded, Offloading
 from memtide._telemetry.recorder import Recorder
 from memtide._torch_hooks import runtime as runtimes
 from memtide._util.program_capture import is_captured
-from memtide._util.sizes import parse_size
+from memtide._util.sizes import format_size, parse_size
 from memtide.errors import FailedPrecondition, UsageError
 
 _connection: Connection | None = None
 _offloading: Offloading | None = None
+_sizes: dict[str, int | None] = {}  # By argument of `offload`, in the call that has connected.
 
 # The script's choices for saved tensors; docs/activations.md.
 ActivationChoice = Literal["plan", "keep", "move", "recompute"]
@@ -62,8 +63,9 @@ def offload(
     node's daemon answers, the session is with that daemon. Otherwise a private daemon starts, and
     ends with this process. Without `chunk_size`, the best size for the model's parameters is
     searched. A process has one session, so pools, limits and chunk size of the first call hold for
-    later ones. A later call adds its model to those that are offloaded; a model that is collected
-    leaves. `close` of a handle moves its model back, and `memtide.close` all of them.
+    later ones, also after `memtide.close`. A later call adds its model to those that are offloaded;
+    a model that is collected leaves. `close` of a handle moves its model back, and `memtide.close`
+    all of them.
 
         model = build_model()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -90,10 +92,20 @@ def offload(
 
     UsageError: a word is none of these, or a pattern has no effect: it matches no module, or only
     those that earlier patterns match, or what lies in a module that is to be recomputed; or another
-    model is offloaded, whose choices are those of the process. FailedPrecondition: `memtide run`
-    manages the process.
+    model is offloaded, whose choices are those of the process; or a later call names
+    another size than the first. FailedPrecondition: `memtide run` manages the process.
     """
     global _connection, _offloading
+    sizes = {
+        "device_pool": _bytes(device_pool),
+        "host_pool": _bytes(host_pool),
+        "ssd_pool": _bytes(ssd_pool),
+        "device_memory": _bytes(device_memory),
+        "host_memory": _bytes(host_memory),
+        "chunk_size": _bytes(chunk_size) or None,
+    }
+    if _connection is not None:
+        _check_sizes(sizes)
     chosen = choices_of(model, activations)
     optimizers = _listed(optimizer)
     if _offloading is not None and _offloading.is_open:
@@ -109,19 +121,8 @@ def offload(
             "`memtide run` manages this process, all of its models: leave out memtide.offload"
         )
     if _connection is None:
-        pools = Pools(_bytes(device_pool), _bytes(host_pool), _bytes(ssd_pool))
-        parameters = tuple(
-            Parameter(p.numel() * p.itemsize, trained=p.requires_grad) for p in model.parameters()
-        )
-        _connection = connect(
-            SessionRequest(
-                pools,
-                budget=MemoryBudget(_bytes(device_memory), _bytes(host_memory)),
-                chunk_bytes=_bytes(chunk_size) or 0,
-                parameters=parameters,
-                names_in=runtimes.parameters_in,
-            )
-        )
+        _connection = _connect(model, sizes)
+        _sizes.update(sizes)
     recorder = Recorder(_connection.client, _connection.socket_dir)
     budget = budget_of(_connection)
     runtime = runtimes.start(
@@ -256,6 +257,32 @@ def _listed(
     if optimizer is None:
         return []
     return list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+
+
+def _connect(model: torch.nn.Module, sizes: Mapping[str, int | None]) -> Connection:
+    parameters = tuple(
+        Parameter(p.numel() * p.itemsize, trained=p.requires_grad) for p in model.parameters()
+    )
+    return connect(
+        SessionRequest(
+            Pools(sizes["device_pool"], sizes["host_pool"], sizes["ssd_pool"]),
+            budget=MemoryBudget(sizes["device_memory"], sizes["host_memory"]),
+            chunk_bytes=sizes["chunk_size"] or 0,
+            parameters=parameters,
+            names_in=runtimes.parameters_in,
+        )
+    )
+
+
+def _check_sizes(sizes: Mapping[str, int | None]) -> None:
+    """UsageError: a later call of `offload` names sizes that the session does not have."""
+    for name, size in sizes.items():
+        if size is not None and size != (had := _sizes[name]):
+            begun = "without one" if had is None else f"with {format_size(had)}"
+            raise UsageError(
+                f"{name}={format_size(size)}: this process's session began {begun}, and lasts "
+                "until the process ends: leave it out, or start a new process (notebook: kernel)"
+            )
 
 
 def _bytes(size: str | int | None) -> int | None:

@@ -64,8 +64,10 @@ class NamedJob:
         names is in these chunks, not on another node."""
         if manifest is not None:
             resumed_step.set_resumed_step(manifest.steps)
-        elif self._says:
+            text = f"job '{self.name}' is resumed: {manifest.steps} steps are done"
+        else:
             text = f"job '{self.name}' has no step to resume from: it starts anew"
+        if self._says:
             print(f"memtide: {text}", file=sys.stderr)
         named = set(manifest.chunks) if manifest is not None and is_here else set()
         unused = [chunk for chunk in self._chunks if chunk not in named]

@@ -256,6 +256,21 @@ def test_what_offload_cannot_do_again_is_said(cli: Cli, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert "call memtide.close() before" in cli.python(script).check().out
+    script.write_text(
+        "import torch, memtide\n"
+        "memtide.offload(torch.nn.Linear(64, 64), host_pool='64MiB')\n"
+        "memtide.close()\n"
+        "memtide.offload(torch.nn.Linear(64, 64), host_pool=64 << 20)\n"
+        "for sizes in ({'host_pool': '128MiB'}, {'ssd_pool': '1GiB'}):\n"
+        "    try:\n"
+        "        memtide.offload(torch.nn.Linear(64, 64), **sizes)\n"
+        "    except memtide.UsageError as error:\n"
+        "        print(error)\n",
+        encoding="utf-8",
+    )
+    pool, ssd = cli.python(script).check().out.splitlines()
+    assert pool.startswith("host_pool=128 MiB: this process's session began with 64.0 MiB, ")
+    assert ssd.startswith("ssd_pool=1.00 GiB: this process's session began without one, ")
     managed = tmp_path / "managed.py"
     managed.write_text(
         "import torch, memtide\nmemtide.offload(torch.nn.Linear(64, 64))\n", encoding="utf-8"

@@ -64,6 +64,7 @@ def test_a_script_in_another_pid_namespace_finds_its_own_job(
         _, errors = script.communicate()
         assert script.returncode == 0, errors
         assert "no trace" not in errors
+        assert ("job 'one' is resumed: 4 steps are done" in errors) == bool(resume)
         assert trace.exists()
         trace.unlink()
 
