@@ -32,7 +32,8 @@ def what_would_end(socket_dir: Path) -> tuple[int, str]:
         named = list(map(_named, sessions[:3]))
         if more := count - len(named):
             named.append(f"{more} more")
-        return EXIT_SESSIONS, f"{count} sessions are open: {', '.join(named)}"
+        are_open = "1 session is" if count == 1 else f"{count} sessions are"
+        return EXIT_SESSIONS, f"{are_open} open: {', '.join(named)}"
     if chunks := int(node.get("chunk_count", 0)):
         return _EXIT_JOBS, f"{chunks} chunks of jobs wait for a script that resumes them"
     return _EXIT_IDLE, "idle: no session is open, and no job waits"

@@ -81,7 +81,7 @@ def test_drain_refuses_new_sessions_and_waits_for_those_that_are_open(
     drains = cli.start_memtide("admin", "drain", f"--socket-dir={daemon.socket_dir}")
     assert drains.stdout is not None
     assert drains.stdout.readline().startswith("new sessions are refused, until ")
-    assert drains.stdout.readline().startswith("1 sessions are open: ")
+    assert drains.stdout.readline().startswith("1 session is open: ")
     assert "draining" in daemon.open("")[1]
     assert drains.poll() is None
     assert "refusing new sessions" in daemon.memtide("status").check().out

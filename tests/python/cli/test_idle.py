@@ -44,7 +44,7 @@ def test_it_tells_sessions_from_jobs_that_wait(
     client.allocate(Kind.PARAMETER, 3)
     status, output = idle(cli, daemon, tmp_path)
     assert status == 3
-    assert output.startswith(r"1 sessions are open: job '\u202eone' of uid ")
+    assert output.startswith(r"1 session is open: job '\u202eone' of uid ")
     client.close()
     waiting = (4, "3 chunks of jobs wait for a script that resumes them\n")
     assert idle(cli, daemon, tmp_path) == waiting
