@@ -12,9 +12,10 @@ from then on.
 
 Only torch refers to such a copy. One that the script makes (`weight.to(torch.bfloat16)`) may be
 anywhere, so it is left alone: the call that has cast it returns to Python before an operation reads
-it, while autocast casts and computes in one call. All are left alone from when the script has used
-one on a second CUDA stream: the memory of one stream's tensor may be used again before another
-stream is done with it.
+it, while autocast casts and computes in one call. Copies are left alone, too, that are made within
+`memtide.hold`, or under hooks for saved tensors of the script's own, which may tell tensors apart
+by their addresses; and all are, from when the script has used one on a second CUDA stream: the
+memory of one stream's tensor may be used again before another stream is done with it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from memtide._memory.address_map import AddressMap
 from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_parts import PLAIN_TYPES
 from memtide._util.devices import gpu_module
+from memtide._util.origin import is_memtide_s
 from memtide._util.script_modes import without_modes_of_script
 
 CAST = torch.ops.aten._to_copy.default
@@ -49,20 +51,19 @@ T = TypeVar("T")
 
 
 class _Copy:
-    """One copy. `call`: the script's call that has made it."""
+    """One copy."""
 
     def __init__(
-        self, weight: torch.Tensor, copy: torch.Tensor, places: range, call: _Call, stream: Any
+        self, weight: torch.Tensor, copy: torch.Tensor, places: range, stream: Any
     ) -> None:
         storage = copy.untyped_storage()
         self.bytes_of_weight = weight.detach()  # The script may put others under the parameter.
         self.places = Places(places)
-        self.call = call
         self.stream = stream
         self.size_bytes = storage.nbytes()
         self.dtype, self.layout = copy.dtype, (copy.storage_offset(), copy.size(), copy.stride())
         self.is_empty = False
-        self.is_torchs = False  # An operation has read it within the call.
+        self.is_torchs = False  # An operation has read it within the call that has cast it.
         self.uses = 0  # Operations that run, of any thread.
         self._storage = StorageWeakRef(storage)  # While it exists, no other has this address.
         self.address: int = storage._cdata
@@ -79,8 +80,8 @@ class _Copy:
             self.is_empty = True
             storage.resize_(0)
 
-    def fill(self, ledger: LeaseLedger) -> None:
-        """Fills the storage, if it is empty."""
+    def fill(self) -> None:
+        """Fills the storage, if it is empty. REQUIRES: the weight's places are leased."""
         storage = self._live_storage()
         if not self.is_empty or storage is None:
             return
@@ -90,8 +91,7 @@ class _Copy:
             with _on(self.stream), without_modes_of_script(), torch.no_grad():
                 storage.resize_(self.size_bytes)
                 whole = torch.empty(0, dtype=self.dtype, device=weight.device)
-                with ledger.using(self.places, _NO_PLACES):
-                    whole.set_(storage, *self.layout).copy_(weight)
+                whole.set_(storage, *self.layout).copy_(weight)
         except BaseException:
             self.empty()
             raise
@@ -116,7 +116,9 @@ class AutocastCopies:
         # Places of their weights, and of some weights whose copies have ended.
         self._places: set[int] = set()
         self._used: set[_Copy] = set()  # By operations; some have ended, perhaps.
-        self._thread = threading.local()  # `unsure`: those of its calls that may run.
+        # `unsure`: copies of its calls that may still run. A call keeps a frame, with all that is
+        # in it, so it goes as soon as it is known whose the copy is.
+        self._thread = threading.local()
         self._looks = 0
         self._stream: Any = None  # On which copies are used; None: on no GPU, or none yet.
         self._are_left = False  # Whether no more is emptied.
@@ -144,7 +146,9 @@ class AutocastCopies:
             or copy.nbytes < _SMALLEST_BYTES
             or type(copy) is not torch.Tensor
             or self._ledger.holding  # Operations of other threads are not seen now.
+            or self._ledger.script_holds
             or not _is_in_autocast()
+            or _has_hooks_of_script()
             or (call := _Call.of_script()) is None
         ):
             return
@@ -153,10 +157,10 @@ class AutocastCopies:
             if self._are_left:
                 return
             places = self._addresses.element_places(weight)
-            made = _Copy(weight, copy, places, call, self._stream)
+            made = _Copy(weight, copy, places, self._stream)
             self._copies[made.address] = made
             self._places.update(places)
-            self._unsure().append(made.address)
+            self._unsure()[made.address] = call
 
     def fill(self, args: Iterable[Any]) -> list[_Copy]:
         """Before an operation, or a view: fills the copies among its arguments, and returns them.
@@ -188,12 +192,18 @@ class AutocastCopies:
     def end_use(self, copies: list[_Copy], *, read: bool, changed: bool) -> None:
         """After the operation of `fill`. `read`: it was no view. `changed`: it may have written to
         its arguments."""
+        unsure = self._unsure()
         with self._lock:
             for copy in copies:
                 copy.uses -= 1
-                copy.is_torchs = copy.is_torchs or read
-            if read:
-                self._used.update(copies)
+                if not read or self._copies.get(copy.address) is not copy:
+                    continue
+                if unsure.pop(copy.address, None) is not None:
+                    copy.is_torchs = True
+                if copy.is_torchs:
+                    self._used.add(copy)
+                else:  # Another thread's.
+                    del self._copies[copy.address]
         if changed:
             self._leave(copies)
 
@@ -219,14 +229,21 @@ class AutocastCopies:
             with _on(stream):  # The stream that writes waits for the fills that read.
                 pass
 
-    def before_hold(self, chunks: int) -> None:
-        """Before `chunks` are leased for longer than an operation: copies that could not be filled
-        beside them stay as they are."""
+    def before_hold(self, places: Set[int], chunks: int) -> None:
+        """Before code that is not seen uses these places, and `chunks` are leased for longer than
+        an operation: copies of weights there stay as they are, and those that could not be filled
+        beside them."""
+        self.before_writing(places)
         if self._copies:
             with self._lock:
                 room = self._ledger.budget - chunks
                 copies = [copy for copy in self._copies.values() if copy.places.count > room]
             self._leave(copies)
+
+    def before_unseen(self, tensors: Iterable[Any]) -> None:
+        """Before code that is not seen uses these tensors: those that are copies stay filled."""
+        if self._copies:
+            self.end_use(self.fill(tensors), read=False, changed=True)
 
     def leave_all(self) -> None:
         """From now on operations are not seen: all copies stay as they are."""
@@ -244,9 +261,18 @@ class AutocastCopies:
             self._places = {p for copy in self._copies.values() for p in copy.places.numbers}
 
     def _leave(self, copies: list[_Copy]) -> None:
-        if copies:
+        if not copies:
+            return
+        with self._lock:
+            for copy in copies:
+                copy.uses += 1
+        try:
             self._fill(copies)
             self._forget(copies)
+        finally:
+            with self._lock:
+                for copy in copies:
+                    copy.uses -= 1
 
     def _forget(self, copies: Iterable[_Copy]) -> None:
         with self._lock:
@@ -255,11 +281,12 @@ class AutocastCopies:
                 self._used.discard(copy)
 
     def _fill(self, copies: list[_Copy]) -> None:
-        # Room is made by other parts, which may wait for threads that wait here.
+        # Others may wait here while this thread waits for a lease, or for room.
         def run() -> None:
-            with self._lock:
-                for copy in copies:
-                    copy.fill(self._ledger)
+            for copy in copies:
+                if copy.is_empty:
+                    with self._ledger.using(copy.places, _NO_PLACES), self._lock:
+                        copy.fill()
 
         self.with_room(run)
 
@@ -268,15 +295,16 @@ class AutocastCopies:
         unsure = self._unsure()
         if not unsure:
             return
-        copies = [copy for at in unsure if (copy := self._copies.get(at)) and not copy.is_torchs]
-        running = [copy for copy in copies if copy.call.is_running()]
-        self._forget(copy for copy in copies if copy not in running)
-        unsure[:] = [copy.address for copy in running]
+        for address in [at for at, call in unsure.items() if not call.is_running()]:
+            del unsure[address]
+            copy = self._copies.get(address)
+            if copy is not None and not copy.is_torchs:
+                self._forget([copy])
 
-    def _unsure(self) -> list[int]:
-        unsure: list[int] | None = getattr(self._thread, "unsure", None)
+    def _unsure(self) -> dict[int, _Call]:
+        unsure: dict[int, _Call] | None = getattr(self._thread, "unsure", None)
         if unsure is None:
-            unsure = self._thread.unsure = []
+            unsure = self._thread.unsure = {}
         return unsure
 
     def _see_stream(self, device: torch.device) -> None:
@@ -332,6 +360,14 @@ def _is_in_autocast() -> bool:
     says no, always."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting() > 0
+
+
+def _has_hooks_of_script() -> bool:
+    """Whether hooks for saved tensors are on top that are neither torch's nor memtide's."""
+    pair = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if pair is None or is_memtide_s(pair[0]):
+        return False
+    return not str(getattr(pair[0], "__module__", "")).startswith("torch.")
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:

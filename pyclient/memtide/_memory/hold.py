@@ -25,9 +25,7 @@ def holding(
     places = {place for tensor in tensors for place in memory.addresses.element_places(tensor)}
     if not ledger.can_keep(places):
         raise _too_many(memory, len(places), ledger.kept_beside(places))
-    memory.copies.before_hold(len(places) + ledger.kept_beside(places))
-    if write:
-        memory.copies.before_writing(places)
+    memory.copies.before_hold(places, len(places) + ledger.kept_beside(places))
     none, all_places = Places(()), Places(places)
     leases = ledger.keep(none, all_places) if write else ledger.keep(all_places, none)
     ledger.count_script_holds(1)

@@ -61,7 +61,10 @@ _ONLY_READ: dict[str, frozenset[int]] = {
 }
 # Namespaces of operations whose kernels call none that autocast casts for, but for these.
 _CALL_NONE = frozenset({"aten", "prims", "prim", "c10d", "_c10d_functional", "fsdp"})
-_CALL_OTHERS = frozenset({"aten::linalg_pinv"})
+_CALL_OTHERS = frozenset(
+    {"aten::linalg_pinv", "aten::_sparse_addmm", "aten::_transformer_encoder_layer_fwd"}
+    | {"aten::_native_multi_head_attention"}
+)
 _PINNING = "aten::_pin_memory"
 _CHANGES_LIST = "aten::_foreach_"
 # Operators of torch's own that write to running statistics, and do not mark it.
@@ -116,23 +119,26 @@ def run(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     if not calls_operations(operation):
         return counting_writes(operation, args, lambda: operation(*args, **kwargs))
-    with _autocast_of_script(args, kwargs):
+    with _autocast_of_script(operation, args, kwargs):
         return operation(*args, **kwargs)
 
 
 @cache
 def calls_operations(operation: Any) -> bool:
     """Whether an operation's kernel may call others that autocast casts for: those of libraries,
-    those that take functions, and a few of torch's own."""
-    return is_higher_order(operation) or (
-        operation.namespace not in _CALL_NONE or operation._schema.name in _CALL_OTHERS
-    )
+    and a few of torch's own. One that takes functions comes to a mode with autocast as it was."""
+    if is_higher_order(operation):
+        return False
+    return operation.namespace not in _CALL_NONE or operation._schema.name in _CALL_OTHERS
 
 
 @contextlib.contextmanager
-def _autocast_of_script(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Autocast as it was where the script called the operation that a mode has seen. A kernel of
-    autocast's for this operation runs again: it finds its inputs cast, and turns autocast off."""
+def _autocast_of_script(
+    operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """Autocast as it was where the script called the operation that a mode has seen, unless this
+    operation has a kernel of autocast's, which has run and turns autocast off. An operation that is
+    called by another one gets the state of the outermost call."""
     tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor))
     types = {tensor.device.type for tensor in tensors}
     with torch.overrides.enable_reentrant_dispatch():  # Within it, modes would see operations.
@@ -141,6 +147,7 @@ def _autocast_of_script(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
             for each in types
             if torch.amp.autocast_mode.is_autocast_available(each)
             and torch.is_autocast_enabled(each)
+            and not _has_autocast_kernel(operation, each)
         ]
     for each in on:
         torch.set_autocast_enabled(each, True)
@@ -149,6 +156,12 @@ def _autocast_of_script(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     finally:
         for each in on:
             torch.set_autocast_enabled(each, False)
+
+
+@cache
+def _has_autocast_kernel(operation: Any, device_type: str) -> bool:
+    key = f"Autocast{torch._C._dispatch_key_for_device(device_type)}"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), key)
 
 
 def counting_writes(operation: Any, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:

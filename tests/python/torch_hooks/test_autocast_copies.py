@@ -4,6 +4,7 @@ a GPU."""
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import threading
 import weakref
@@ -57,8 +58,8 @@ class Sizes:
                 self.storages.append(made.untyped_storage())
             self.most_bytes = max(self.most_bytes, self.bytes)
 
-        def filling(each: Any, ledger: Any) -> None:
-            fill(each, ledger)
+        def filling(each: Any) -> None:
+            fill(each)
             self.most_bytes = max(self.most_bytes, self.bytes)
 
         patch.setattr(AutocastCopies, "note", noting)
@@ -286,6 +287,67 @@ def test_what_other_threads_compute_in_a_covered_phase_keeps_its_memory(runtime:
     (loss + losses[0]).backward()
 
 
+def test_a_graph_that_is_dropped_leaves_nothing(runtime: Runtime) -> None:
+    """A call's frame, and what is in it, does not outlive the call."""
+    live: list[weakref.ref[torch.Tensor]] = []
+
+    def step(model: nn.Module) -> None:
+        value = batch()
+        live.append(weakref.ref(value))
+        with region():
+            loss = model(value).float().sum()
+        assert loss.requires_grad
+
+    model = deep()
+    for _ in range(3):
+        step(model)
+    batch()
+    assert [each() for each in live] == [None] * 3
+
+
+def test_weights_that_a_raw_kernel_changes_within_hold_change_no_gradient(
+    runtime: Runtime,
+) -> None:
+    model: Any = deep()
+    value = batch().requires_grad_()
+    with region():
+        model(value).float().sum().backward()
+    expected, value.grad = value.grad, None
+    weight = model[3][0].weight
+    with memtide.hold(weight, write=True), region():
+        loss = model(value).float().sum()
+        ctypes.memset(weight.data_ptr(), 0, weight.nbytes)
+    loss.backward()
+    assert torch.equal(value.grad, expected)
+
+
+def test_a_copy_that_another_thread_uses_first_keeps_its_memory(runtime: Runtime) -> None:
+    model: Any = deep()
+    with region():
+        weight = model[0][0].weight.to(torch.bfloat16)
+        thread = threading.Thread(target=functional.linear, args=(batch().bfloat16(), weight))
+        thread.start()
+        thread.join()
+        model(batch())
+    assert weight.untyped_storage().nbytes() == _BYTES
+    assert torch.equal(nn.Tanh()(weight), torch.tanh(model[0][0].weight.bfloat16()))
+
+
+def test_hooks_of_the_script_find_each_copy_at_an_address_of_its_own(
+    runtime: Runtime, sizes: Sizes
+) -> None:
+    addresses: set[int] = set()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bfloat16 and tensor.shape == (_WIDTH, _WIDTH):
+            addresses.add(tensor.data_ptr())
+        return tensor
+
+    with region(), torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
+        deep()(batch())
+    assert len(addresses) == _LAYERS - 1
+
+
 @torch.library.custom_op("memtide_test::twice", mutates_args=())
 def twice(value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.linear(functional.linear(value, weight), weight)
@@ -303,7 +365,8 @@ def library_results(model: Any) -> list[torch.Tensor]:
     value, weight = batch(), model[0][0].weight.detach()
     with torch.no_grad(), region():
         results = [model(value), twice(value, model[0][0].weight), cast(value)]
-        results.append(torch.linalg.pinv(weight))
+        results += [torch.linalg.pinv(weight), torch.sparse.mm(weight.to_sparse(), weight)]
+        results.append(torch.cond(torch.tensor(True), torch.sin, torch.cos, (weight,)))
         with torch.autocast("cpu", enabled=False):
             results += [twice(value, weight), cast(value)]
     return [*results, twice(value, weight)]
@@ -394,11 +457,11 @@ def test_a_copy_that_finds_no_memory_is_filled_with_fewer_chunks(
     slots = runtime.client.slots
     original, failed = autocast_copies._Copy.fill, []
 
-    def fill(copy: Any, ledger: Any) -> None:
+    def fill(copy: Any) -> None:
         if copy.is_empty and not failed:
             failed.append(True)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 KiB")
-        original(copy, ledger)
+        original(copy)
 
     monkeypatch.setattr(autocast_copies._Copy, "fill", fill)
     with region():

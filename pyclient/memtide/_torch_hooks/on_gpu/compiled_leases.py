@@ -88,7 +88,8 @@ class CompiledLeases:
         writes = self._places(args[index] for index in written)
         reads = self._places(args) - writes
         leases = Places(reads), Places(writes)
-        self._copies.before_writing(writes)
+        self._copies.before_writing(reads | writes)
+        self._copies.before_unseen(args)
 
         def run() -> Any:
             with self._ledger.using(*leases), mode_stack.without(net):

@@ -46,6 +46,7 @@ from memtide._torch_hooks import mode_stack
 from memtide._torch_hooks.module_hooks import ModuleHooks
 from memtide._torch_hooks.on_gpu.outermost_pass import OutermostPass
 from memtide._util.program_capture import is_captured
+from memtide.errors import MemtideError
 
 Function = Callable[..., Any]
 _NO_BACKWARD = -1
@@ -95,7 +96,6 @@ class DispatchSwitch:
             self._zeroed = 0
         if not self._settled or self._refused or self._ledger.holding or not self._may_begin():
             return
-        self._memory.copies.leave_all()
         if not self._has_room():
             self._refused = True
             return
@@ -110,7 +110,6 @@ class DispatchSwitch:
         self._zeroed = 0
         if not self._may_evaluate():
             return
-        self._memory.copies.leave_all()
         if not self._has_room():
             self._evaluation_refused = True
             return
@@ -207,7 +206,15 @@ class DispatchSwitch:
     def _has_room(self) -> bool:
         # Gradients join the script's own memory with the first phase.
         more_bytes = 0 if self._phases else self._memory.arenas.gradients.peak_bytes
-        return self._elastic.has_headroom(more_bytes) and self._memory.pressure.hold_all()
+        pressure = self._memory.pressure
+        if not (self._elastic.has_headroom(more_bytes) and pressure.hold_all()):
+            return False
+        try:
+            self._memory.copies.leave_all()
+        except (torch.OutOfMemoryError, MemtideError):
+            pressure.end_hold()
+            return False
+        return True
 
     def _may_begin(self) -> bool:
         return self._is_owner() and torch.is_grad_enabled() and self._may_cover()

@@ -25,10 +25,11 @@ from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide._torch_hooks.own_mode import OwnMode
 from memtide._torch_hooks.patching import patches
 from memtide._util.step_phase import Step
+from memtide.errors import MemtideError
 
 _NO_ROOM_FOR_COPIES = (
-    "memtide ends while backward still needs autocast's copies of weights, and finds no GPU memory "
-    "for them: backward of what was computed before cannot run any more"
+    "memtide ends while backward still needs autocast's copies of weights, and finds no room for "
+    "them: backward of the losses that there are cannot run any more"
 )
 
 
@@ -104,7 +105,7 @@ class GpuSide(DeviceSide):
         self.switch.close()
         try:
             self._memory.copies.leave_all()
-        except torch.OutOfMemoryError:  # As it may be why the script ends.
+        except (torch.OutOfMemoryError, MemtideError):  # As it may be why the script ends.
             warnings.warn(_NO_ROOM_FOR_COPIES, stacklevel=1)
         finally:
             self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -71,6 +71,7 @@ class LeafModules:
         self._addresses = memory.addresses
         self._ledger = memory.ledger
         self._novelty = memory.novelty
+        self._copies = memory.copies
         self._module_hooks = module_hooks
         self._elastic = elastic
         self._headroom: bool | None = None  # In this iteration, once it was asked for.
@@ -150,7 +151,11 @@ class LeafModules:
         if not module._parameters:
             self._novelty.see_leaf(module, value)
             return self._run(module, value)
-        if type(module) in _CAST and torch.is_autocast_enabled(value.device.type):
+        if (
+            type(module) in _CAST
+            and value.device == self._addresses.device
+            and torch.is_autocast_enabled(value.device.type)
+        ):
             return original(module, value)
         known = self._module_hooks.look_at(module)
         if known.is_leaf is None:
@@ -278,7 +283,7 @@ class LeafModules:
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             return False
         try:
-            return not self._addresses.in_range(value.data_ptr())
+            return not (self._addresses.in_range(value.data_ptr()) or self._copies.holds(value))
         except RuntimeError:  # It only stands for others, as under vmap.
             return False
 

@@ -39,6 +39,7 @@ from memtide._torch_hooks.op_schema import (
     calls_operations,
     counting_writes,
     has_own_dispatch,
+    is_higher_order,
     name_of,
     only_views,
     pieces_of,
@@ -179,7 +180,8 @@ class LeaseDispatchMode(OwnMode):
         writes: Set[int],
     ) -> Any:
         """As `_run_leased`, where autocast has copies of weights."""
-        changed = reads | writes if calls_operations(func) else writes
+        unseen = is_higher_order(func) or calls_operations(func)
+        changed = reads | writes if unseen else writes
         if changed:  # Or its kernel finds the copies in autocast's cache.
             self._copies.before_writing(changed)
         if func is CAST:
