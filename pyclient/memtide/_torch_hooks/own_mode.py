@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtide._torch_hooks.op_schema import are_fake, has_own_dispatch
@@ -15,6 +16,14 @@ class OwnMode(TorchDispatchMode):
     supports_higher_order_operators = True
     # Whether torch.compile goes on under such a mode. If not, it must leave all as it is.
     compiles: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+        dispatch = cls.__dict__.get("__torch_dispatch__")
+        if dispatch is not None and not hasattr(TorchDispatchMode, "_should_skip_dynamo"):
+            # Before 2.11 torch compiles what a mode does within a function that it compiles.
+            disabled = torch._compile._disable_dynamo(dispatch, recursive=True)
+            cls.__torch_dispatch__ = disabled  # type: ignore[method-assign]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -28,6 +28,8 @@ from memtide._torch_hooks.on_gpu.lease_dispatch import LeaseDispatchMode
 from memtide.errors import ResourceExhausted
 
 _NO_BACKWARD = -1
+# By this function torch tells its guards of modes that they need not mind.
+_TELLS_OF_MODES = "set_is_in_mode_without_ignore_compile_internals"
 Function = Callable[..., Any]
 
 
@@ -35,6 +37,7 @@ class CompiledLeases:
     """Leases chunks for the compiled graphs of any thread."""
 
     def __init__(self, memory: ManagedMemory, elastic: DeviceOomHandler) -> None:
+        self._memory = memory
         self._addresses = memory.addresses
         self._ledger = memory.ledger
         self._novelty = memory.novelty
@@ -79,6 +82,25 @@ class CompiledLeases:
             )
 
         return call_func_at_runtime_with_args
+
+    def building_guards(self, original: Function) -> Function:
+        """CheckFunctionManager.__init__, which notes for which tensors compiled code holds. Torch
+        2.9 compares their dispatch keys, to which an active mode adds some, and takes modes off
+        while it compiles: each call compiled anew."""
+        ignores_modes = hasattr(torch._C._dynamo.guards, _TELLS_OF_MODES)
+
+        @functools.wraps(original)
+        def __init__(manager: Any, *args: Any, **kwargs: Any) -> None:
+            if ignores_modes or self._ledger.holding or not self._addresses.here:
+                original(manager, *args, **kwargs)
+                return
+            mode_stack.push(LeaseDispatchMode(self._memory, self._elastic))
+            try:
+                original(manager, *args, **kwargs)
+            finally:
+                mode_stack.pop_alone(LeaseDispatchMode)
+
+        return __init__
 
     def _run(self, call: Function, args: list[Any], written: Iterable[int]) -> Any:
         """Calls a graph, which may empty the list that it is given."""

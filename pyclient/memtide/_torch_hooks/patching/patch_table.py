@@ -384,6 +384,14 @@ PATCHES: tuple[Patch, ...] = (
         )
     ),
     Patch(
+        owner="torch._dynamo.guards:CheckFunctionManager",
+        name="__init__",
+        why="what it notes of tensors depends on whether lease dispatch is active",
+        make=_with(lambda c: c.compiled, CompiledLeases.building_guards),
+        when=When.GPU,
+        absent=UNCOMPILED,
+    ),
+    Patch(
         owner="torch.cuda.graphs:CUDAGraph",
         name="capture_begin",
         why="a graph would use the addresses of chunks that have left",
