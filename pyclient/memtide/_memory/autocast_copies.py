@@ -4,11 +4,11 @@ Under autocast torch casts a weight of float32 before the operation that uses it
 the copy until the outermost region ends, and autograd until backward has used it: two bytes a
 parameter, of a GPU's memory, at the end of a forward pass.
 
-Here such a copy stays a tensor, in the cache and in the graph, but its storage is empty between
-operations: before one that reads the copy, the storage is filled from the weight again. A cast
-gives the same bits each time, and gradients add up as in torch, whose graph this is. An operation
-or an optimizer's step that changes a weight fills its copies first, and they are ordinary tensors
-from then on.
+Here such a copy stays a tensor, in the cache and in the graph, but its storage is emptied once an
+operation has read it, at the next cast or fill; before another operation that reads the copy, or
+makes a view of it, the storage is filled from the weight again. A cast gives the same bits each
+time, and gradients add up as in torch, whose graph this is. An operation or an optimizer's step
+that changes a weight fills its copies first, and they are ordinary tensors from then on.
 
 Only torch refers to such a copy. One that the script makes (`weight.to(torch.bfloat16)`) may be
 anywhere, so it is left alone: the call that has cast it returns to Python before an operation reads
@@ -21,6 +21,7 @@ memory of one stream's tensor may be used again before another stream is done wi
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -36,7 +37,7 @@ from memtide._memory.leases import LeaseLedger
 from memtide._memory.tensor_parts import PLAIN_TYPES
 from memtide._util.devices import gpu_module
 from memtide._util.origin import is_memtide_s
-from memtide._util.script_modes import without_modes_of_script
+from memtide._util.script_modes import without_modes
 
 CAST = torch.ops.aten._to_copy.default
 _NARROWER = (torch.bfloat16, torch.float16)
@@ -87,14 +88,14 @@ class _Copy:
             return
         weight = self.bytes_of_weight
         try:
-            self.is_empty = False
-            with _on(self.stream), without_modes_of_script(), torch.no_grad():
+            with _on(self.stream), without_modes(), torch.no_grad():
                 storage.resize_(self.size_bytes)
                 whole = torch.empty(0, dtype=self.dtype, device=weight.device)
                 whole.set_(storage, *self.layout).copy_(weight)
         except BaseException:
             self.empty()
             raise
+        self.is_empty = False  # Other threads look at it without the lock.
 
     def _live_storage(self) -> Any:
         return torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
@@ -184,6 +185,8 @@ class AutocastCopies:
             if any(copy.is_empty for copy in copies):
                 self.empty_used()
                 self._fill(copies)
+            if self._are_left:  # This thread's stream may not be that of the fills.
+                _wait_for_fills(copies)
         except BaseException:
             self.end_use(copies, read=False, changed=False)
             raise
@@ -209,9 +212,11 @@ class AutocastCopies:
 
     def empty_used(self) -> None:
         """Gives back the memory of copies that operations have used, and none uses now."""
-        if self._are_left or not self._used or self._ledger.holding:
+        if not self._used or self._ledger.holding:
             return
         with self._lock:
+            if self._are_left:
+                return
             used = {copy for copy in self._used if not copy.uses}
             self._used -= used
             for copy in used:
@@ -225,9 +230,7 @@ class AutocastCopies:
             self.forget_ended()
             copies = [c for c in self._copies.values() if not places.isdisjoint(c.places.numbers)]
         self._leave(copies)
-        for stream in {copy.stream for copy in copies}:
-            with _on(stream):  # The stream that writes waits for the fills that read.
-                pass
+        _wait_for_fills(copies)  # They read what is written next.
 
     def before_hold(self, places: Set[int], chunks: int) -> None:
         """Before code that is not seen uses these places, and `chunks` are leased for longer than
@@ -239,6 +242,18 @@ class AutocastCopies:
                 room = self._ledger.budget - chunks
                 copies = [copy for copy in self._copies.values() if copy.places.count > room]
             self._leave(copies)
+
+    def entering_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """torch.autograd.graph.saved_tensors_hooks.__enter__: the script's hooks get copies that
+        were made before."""
+
+        @functools.wraps(original)
+        def __enter__(hooks: Any) -> Any:
+            if self._copies and _is_scripts(hooks.pack_hook):
+                self.leave_all()
+            return original(hooks)
+
+        return __enter__
 
     def before_unseen(self, tensors: Iterable[Any]) -> None:
         """Before code that is not seen uses these tensors: those that are copies stay filled."""
@@ -295,8 +310,8 @@ class AutocastCopies:
         unsure = self._unsure()
         if not unsure:
             return
-        for address in [at for at, call in unsure.items() if not call.is_running()]:
-            del unsure[address]
+        for address in [at for at, call in list(unsure.items()) if not call.is_running()]:
+            unsure.pop(address, None)
             copy = self._copies.get(address)
             if copy is not None and not copy.is_torchs:
                 self._forget([copy])
@@ -365,9 +380,19 @@ def _is_in_autocast() -> bool:
 def _has_hooks_of_script() -> bool:
     """Whether hooks for saved tensors are on top that are neither torch's nor memtide's."""
     pair = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if pair is None or is_memtide_s(pair[0]):
-        return False
-    return not str(getattr(pair[0], "__module__", "")).startswith("torch.")
+    return pair is not None and _is_scripts(pair[0])
+
+
+def _is_scripts(function: Any) -> bool:
+    in_torch = str(getattr(function, "__module__", "")).startswith("torch.")
+    return not in_torch and not is_memtide_s(function)
+
+
+def _wait_for_fills(copies: list[_Copy]) -> None:
+    """This thread's stream waits for what others have filled."""
+    for stream in {copy.stream for copy in copies}:
+        with _on(stream):
+            pass
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:

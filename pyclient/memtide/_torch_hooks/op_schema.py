@@ -63,7 +63,7 @@ _ONLY_READ: dict[str, frozenset[int]] = {
 _CALL_NONE = frozenset({"aten", "prims", "prim", "c10d", "_c10d_functional", "fsdp"})
 _CALL_OTHERS = frozenset(
     {"aten::linalg_pinv", "aten::_sparse_addmm", "aten::_transformer_encoder_layer_fwd"}
-    | {"aten::_native_multi_head_attention"}
+    | {"aten::_native_multi_head_attention", "aten::affine_grid_generator"}
 )
 _PINNING = "aten::_pin_memory"
 _CHANGES_LIST = "aten::_foreach_"

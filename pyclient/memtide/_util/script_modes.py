@@ -40,6 +40,14 @@ def without_modes_of_script() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """As `without_modes_of_script`, and memtide's own do not see the operations either. REQUIRES:
+    what they use is leased."""
+    with torch._C.DisableTorchFunction(), _only([], len(_dispatch_modes())):
+        yield
+
+
+@contextlib.contextmanager
 def _only(modes: list[TorchDispatchMode], depth: int) -> Iterator[None]:
     entered = [_pop(None) for _ in range(depth)]
     for mode in modes:

@@ -384,6 +384,13 @@ PATCHES: tuple[Patch, ...] = (
         )
     ),
     Patch(
+        owner="torch.autograd.graph:saved_tensors_hooks",
+        name="__enter__",
+        why="hooks may tell tensors apart by addresses, which autocast's copies share one by one",
+        make=lambda c: c.memory.copies.entering_hooks,
+        when=When.GPU,
+    ),
+    Patch(
         owner="torch._dynamo.guards:CheckFunctionManager",
         name="__init__",
         why="what it notes of tensors depends on whether lease dispatch is active",
