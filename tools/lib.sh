@@ -84,7 +84,7 @@ nothing_changed() {
 }
 
 # Prints the process of this checkout's Bazel server, if it runs.
-bazel_server() { pgrep -f -- "--workspace_directory=$MEMTIDE_ROOT( |\$)" || true; }
+bazel_server() { pgrep -f -- "--workspace_directory=$MEMTIDE_ROOT( |\$)" 2>/dev/null || true; }
 
 # The targets that a Bazel query names, one a line.
 bazel_query() { bazel query --noshow_progress --color=no --curses=no "$@"; }
