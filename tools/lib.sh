@@ -51,21 +51,25 @@ MEMTIDE_TARGETS=(//client:libmemtide.so //daemon:memtided //daemon/replay:memtid
 
 # Asks Bazel, and notes a yes.
 tools_are_built() {
-  (cd "$MEMTIDE_ROOT" && bazel_up_to_date -c opt "${MEMTIDE_TARGETS[@]}") && note_built
+  local began
+  began=$(date +%s)
+  (cd "$MEMTIDE_ROOT" && bazel_up_to_date -c opt "${MEMTIDE_TARGETS[@]}") && note_built "$began"
 }
 
-# The file that says when the tools of this checkout were built last, and where they are.
+# The file that says since when the tools of this checkout are built, and where they are.
 _built_note() {
   local digest
   digest=$(printf '%s' "$MEMTIDE_ROOT" | sha256sum)
   printf '%s/built/%s' "$MEMTIDE_CACHE" "${digest:0:16}"
 }
 
+# note_built BEGAN: a source that changes while it is built is newer than BEGAN, in seconds.
 note_built() {
   local note
   note=$(_built_note)
   mkdir -p "${note%/*}"
   (cd "$MEMTIDE_ROOT" && bazel_bin -c opt) >"$note"
+  touch -d "@$1" "$note"
 }
 
 # Prints the folder of what tools/memtide has built.
@@ -78,7 +82,7 @@ nothing_changed() {
   bin=$(cat "$note" 2>/dev/null) && [[ -x $bin/daemon/memtided && -e $bin/client/libmemtide.so &&
     -x $bin/daemon/replay/memtide-replay ]] || return 1
   newer=$(cd "$MEMTIDE_ROOT" && find . -maxdepth 6 \( -name .git -o -name pyclient -o -name tests \) \
-    -prune -o -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' -o -name BUILD -o -name VERSION \
+    -prune -o -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' -o -name '*BUILD' -o -name VERSION \
     -o -name WORKSPACE -o -name '*.bzl' -o -name '*.bazelrc' \) -newer "$note" -print -quit)
   [[ ! $newer ]]
 }

@@ -21,7 +21,7 @@ if [[ $* != shutdown ]]; then echo "INFO: Build completed" >&2; fi
 case "$*" in
   *bazel-bin) echo "${0%/bin/bazel}/built" ;;
   *--check_up_to_date*) [[ ! -e $0.stale ]] ;;
-  *) [[ ! -e $0.broken ]] ;;
+  build*) if [[ -e $0.edit ]]; then touch "$(cat "$0.edit")"; fi; [[ ! -e $0.broken ]] ;;
 esac
 """
 # Variables that name an interpreter.
@@ -52,6 +52,7 @@ class Checkout:
         self.source = root / "engine" / "engine.cc"
         self.source.parent.mkdir()
         self.source.touch()
+        os.utime(self.source, (1_000_000_000, 1_000_000_000))
         environment = root / "cache" / "venv"
         (environment / "bin").mkdir(parents=True)
         python = environment / "bin" / "python"
@@ -139,6 +140,15 @@ def test_bazel_is_asked_again_when_a_source_is_newer(checkout: Checkout) -> None
     os.utime(checkout.source, (2_000_000_000, 2_000_000_000))
     checkout.memtide("--version").check()
     assert "--check_up_to_date" in checkout.bazel_calls()[0]
+
+
+def test_a_source_that_changes_while_it_is_built_is_built_again(checkout: Checkout) -> None:
+    Path(f"{checkout.bazel}.stale").touch()
+    Path(f"{checkout.bazel}.edit").write_text(f"{checkout.source}\n", encoding="utf-8")
+    checkout.memtide("--version").check()
+    checkout.bazel_calls()
+    checkout.memtide("--version").check()
+    assert checkout.bazel_calls() != []
 
 
 def test_a_link_to_it_works(checkout: Checkout, tmp_path: Path) -> None:
