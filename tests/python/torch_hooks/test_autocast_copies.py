@@ -15,6 +15,7 @@ from typing import Any
 import memtide
 import pytest
 import torch
+from autocasting import FEW_CHUNKS, LAYERS, WIDTH, batch, deep, region
 from lease_dispatched import ROOMY
 from memtide._memory import autocast_copies
 from memtide._memory.autocast_copies import AutocastCopies
@@ -23,25 +24,8 @@ from memtide._torch_hooks.runtime import Runtime
 from torch import nn
 from torch.nn import functional
 
-LEASE_BUDGET = 100  # Fewer chunks than the weights of `deep` have.
-_WIDTH = 128
-_BYTES = 2 * _WIDTH * _WIDTH  # Each copy of a weight has these.
-_LAYERS = 8
-
-
-def deep() -> nn.Sequential:
-    torch.manual_seed(3)
-    layers = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh()) for _ in range(_LAYERS)]
-    return nn.Sequential(*layers)
-
-
-def region() -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16)
-
-
-def batch() -> torch.Tensor:
-    torch.manual_seed(4)
-    return torch.randn(4, _WIDTH)
+LEASE_BUDGET = FEW_CHUNKS
+_BYTES = 2 * WIDTH * WIDTH  # Each copy of a weight has these.
 
 
 class Sizes:
@@ -170,7 +154,7 @@ def test_bits_are_torch_s(plain: Any, runtime: Runtime, loss_of: Any) -> None:
 def test_few_copies_have_memory_at_once(runtime: Runtime, sizes: Sizes, loss_of: Any) -> None:
     model = deep()
     loss_of(model)
-    assert len(sizes.storages) >= _LAYERS
+    assert len(sizes.storages) >= LAYERS
     assert 0 < sizes.most_bytes <= 3 * _BYTES
 
 
@@ -228,7 +212,7 @@ def test_copies_of_the_script_s_own_keep_their_memory(runtime: Runtime) -> None:
 def test_copies_that_a_call_casts_one_after_another_end_with_it(runtime: Runtime) -> None:
     """An LSTM is one call of many operations."""
     torch.manual_seed(5)
-    lstm = nn.LSTM(_WIDTH, _WIDTH, num_layers=2)
+    lstm = nn.LSTM(WIDTH, WIDTH, num_layers=2)
     with region():
         loss = lstm(batch())[0].float().square().mean()
     loss.backward()
@@ -269,14 +253,14 @@ def test_an_operator_of_a_library_gets_its_bytes(runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("runtime", [ROOMY], indirect=True)
 def test_what_other_threads_compute_in_a_covered_phase_keeps_its_memory(runtime: Runtime) -> None:
-    model: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
+    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     losses: list[torch.Tensor] = []
 
     def compute() -> None:
         with region():
             losses.append(other(batch()).float().square().mean())
 
-    other: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
+    other: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     both = nn.ModuleList([model, other])
     train(both, lambda _: simple(model) + simple(other), steps=4)
     with region():
@@ -341,20 +325,20 @@ def test_hooks_of_the_script_find_each_copy_at_an_address_of_its_own(
     addresses: set[int] = set()
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype == torch.bfloat16 and tensor.shape == (_WIDTH, _WIDTH):
+        if tensor.dtype == torch.bfloat16 and tensor.shape == (WIDTH, WIDTH):
             addresses.add(tensor.data_ptr())
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each)
     with region(), hooks:
         model(batch())
-    assert len(addresses) == _LAYERS - 1
+    assert len(addresses) == LAYERS - 1
     addresses.clear()
     with region():
         model(batch())
         with hooks:
             model(batch())
-    assert len(addresses) == _LAYERS - 1
+    assert len(addresses) == LAYERS - 1
 
 
 def test_a_storage_whose_copy_was_filled_can_be_resized(runtime: Runtime) -> None:
@@ -419,9 +403,9 @@ def test_on_a_second_stream_nothing_is_emptied_any_more(
         assert sizes.bytes <= 3 * _BYTES
         current[0] = second
         model(batch())
-        assert sizes.bytes == _LAYERS * _BYTES
+        assert sizes.bytes == LAYERS * _BYTES
     assert done[0] == ("waits", second, first)
-    assert len(done) >= _LAYERS - 3
+    assert len(done) >= LAYERS - 3
 
 
 def test_a_copy_that_finds_no_memory_is_filled_with_fewer_chunks(
@@ -456,7 +440,7 @@ def test_a_copy_that_finds_no_memory_is_filled_with_fewer_chunks(
 @pytest.mark.parametrize("runtime", [ROOMY], indirect=True)
 def test_copies_of_before_have_memory_once_nothing_is_seen(runtime: Runtime, sizes: Sizes) -> None:
     """A forward pass that found no room for a phase, and then a covered one."""
-    model: Any = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH))
+    model: Any = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     train(model, simple, steps=4)
     sizes.storages.clear()
     runtime._gpu.switch._refused = True

@@ -6,25 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from autocasting import FEW_CHUNKS, batch, deep, region
 from torch.nn import functional
 
-LEASE_BUDGET = 100
-_WIDTH = 128
-
-
-def region() -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16)
-
-
-def deep() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(*[nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh()) for _ in range(8)])
-
-
-def batch() -> torch.Tensor:
-    torch.manual_seed(4)
-    return torch.randn(4, _WIDTH)
+LEASE_BUDGET = FEW_CHUNKS
 
 
 @torch.library.custom_op("memtide_test::twice", mutates_args=())
